@@ -1,0 +1,43 @@
+# Each target sets up what it needs in .venv, once; a stamp file there remembers it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+.PHONY: help demo test check format bench clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.core ## learn three permuted-MNIST tasks in a row with SGD, L2 and EWC (minutes)
+	$(BIN)/ewc run learning-curves --preset quick
+
+test: $(VENV)/.dev ## run the tests
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.dev ## lint, formatting, types, and that imports go one way
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest --quiet -n 0 tests/test_imports.py
+
+format: $(VENV)/.dev ## format the code and mend what lint can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.bench ## measure the Fisher, the pull and the training loop beside other libraries
+	$(BIN)/python -m benchmarks
+
+clean: ## remove .venv and caches; runs are kept
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(VENV)/.core: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(v < (3, 11) and \
+	  "ewc needs Python 3.11 or later, found %d.%d: call make PYTHON=python3.11" % v)'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.dev $(VENV)/.bench: $(VENV)/.%: $(VENV)/.core
+	$(PIP) --editable '.[$*]'
+	@touch $@
