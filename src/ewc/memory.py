@@ -1,0 +1,280 @@
+"""The memory: every task learned so far, as one quadratic well that pulls on the weights.
+
+    penalty(θ) = (strength / 2) Σ_t Σ_i F_ti (θ_i − θ*_ti)²
+
+with F_t the Fisher diagonal of task t and θ*_t the weights that solved it (the paper's equation 3).
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ewc.importance import fisher_diagonal
+from ewc.selection import (
+    ParameterSelection,
+    as_reusable,
+    matching_parameters,
+    select_parameters,
+    unwrap,
+)
+from ewc.state import pack, unpack
+from ewc.step import Held, How, Pull
+from ewc.warnings import fingerprint, warn_if_moved, warn_if_zero
+from ewc.wells import Holdings, Well, check_precision, fit, wide
+
+
+class EWC:
+    """Elastic weight consolidation: remembers tasks as quadratic wells around their solutions.
+
+        memory = EWC(model, strength=100.0)
+        handle = memory.attach(optimizer)
+        train(model, optimizer, task_a)
+        memory.consolidate(batches_of_a, task="A")
+        train(model, optimizer, task_b)            # every step is pulled towards what solved A
+
+    `strength` is the paper's λ and may be changed at any time. `parameters` selects weights by
+    name (`"!head.*"` leaves a head out).
+
+    With `decay` < 1 this is online EWC (Schwarz et al. 2018): each consolidation multiplies the
+    precision so far by `decay` and anchors all of it anew, at the present weights.
+
+    With `keep_tasks` every task's own well is kept too, beside the weights or where wished
+    (`keep_tasks="cpu"`). `without`, `forget` and consolidating a task again need it; the memory is
+    then, to rounding, one built from the wells that remain, a task consolidated again the newest.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        strength: float,
+        decay: float = 1.0,
+        parameters: ParameterSelection = None,
+        keep_tasks: bool | str | torch.device = False,
+    ) -> None:
+        self.strength = strength
+        if not 0 <= decay <= 1:
+            raise ValueError(f"expected 0 <= decay <= 1, got {decay}")
+        self._holdings = Holdings(float(decay))
+        self._model = unwrap(model)
+        self._selection = as_reusable(parameters)
+        self._keep_tasks = keep_tasks is not False
+        self._keep_on = None if isinstance(keep_tasks, bool) else torch.device(keep_tasks)
+        self._pulls: WeakKeyDictionary[Optimizer, Pull] = WeakKeyDictionary()
+        # At the last consolidation; None once something pulled, or there is nothing to compare.
+        self._last_weights: dict[str, tuple[float, float]] | None = None
+        select_parameters(self._model, self._selection)
+
+    @property
+    def strength(self) -> float:
+        """λ: how much the old tasks count against the new one."""
+        return self._strength
+
+    @strength.setter
+    def strength(self, strength: float) -> None:
+        if not (math.isfinite(strength) and strength >= 0):
+            raise ValueError(f"expected a finite strength >= 0, got {strength}")
+        self._strength = float(strength)
+
+    @property
+    def decay(self) -> float:
+        """γ of online EWC; 1 means that every task counts the same for ever."""
+        return self._holdings.decay
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The names of the tasks held, in the order of their consolidation."""
+        return self._holdings.tasks
+
+    def __repr__(self) -> str:
+        return f"EWC(strength={self.strength}, decay={self.decay}, tasks={list(self.tasks)})"
+
+    def consolidate(
+        self,
+        batches: Iterable[Any],
+        *,
+        task: str | None = None,
+        floor: float = 0.0,
+        normalize: float | None = None,
+        **fisher_options: Any,
+    ) -> dict[str, Tensor]:
+        """Hold the present weights as the solution of a task; return the Fisher that holds them.
+
+        `batches` and `fisher_options` (kind, likelihood, max_samples, generator) go to
+        `fisher_diagonal`. `floor` adds that fraction of each parameter's mean Fisher to all of its
+        entries, then `normalize` scales the whole to that trace. If anything fails, the memory is
+        as it was.
+        """
+        task = self._new_name(task)
+        _check_at_least_zero("floor", floor)
+        if normalize is not None and not (math.isfinite(normalize) and normalize > 0):
+            raise ValueError(f"expected normalize to be a finite trace > 0, got {normalize}")
+        selected = select_parameters(self._model, self._selection)
+        if self._last_weights is not None:
+            warn_if_moved(self._last_weights, self._parameters())
+        fisher = fisher_diagonal(
+            self._model, batches, parameters=selected.__contains__, **fisher_options
+        )
+        warn_if_zero(fisher)
+        fisher = {name: tensor + floor * tensor.mean() for name, tensor in fisher.items()}
+        trace = sum(float(tensor.sum()) for tensor in fisher.values())
+        if normalize is not None and trace > 0:
+            fisher = {name: tensor * (normalize / trace) for name, tensor in fisher.items()}
+        self._hold(task, fisher, selected)
+        return {name: tensor.clone() for name, tensor in fisher.items()}
+
+    def anchor(self, precision: float | Mapping[str, Tensor], *, task: str | None = None) -> None:
+        """Hold the present weights with a given precision: one number, or a tensor a parameter.
+
+        A number is the paper's L2 baseline: every weight counts the same.
+        """
+        task = self._new_name(task)
+        selected = select_parameters(self._model, self._selection)
+        if not isinstance(precision, Mapping):
+            _check_at_least_zero("precision", precision)
+            precision = {
+                name: torch.full_like(p, precision, dtype=wide(p.dtype), requires_grad=False)
+                for name, p in selected.items()
+            }
+        self._hold(task, precision, selected)
+
+    def penalty(self) -> Tensor:
+        """(strength / 2) Σ_t Σ_i F_ti (θ_i − θ*_ti)², to add to a loss instead of `attach`."""
+        return self._held().penalty()
+
+    def attach(self, optimizer: Optimizer, how: How = "proximal") -> Pull:
+        """Pull on the weights at every `optimizer.step()` from now on, until `remove()`.
+
+        `"proximal"` takes the pull implicitly after the optimizer's step and is stable for every
+        strength; it knows SGD (momentum, Nesterov), Adam, AdamW and RMSprop. `"gradient"` adds the
+        penalty's gradient before the step, after any clipping, and works for every optimizer.
+        Weights without a gradient in a step are pulled too; frozen ones are not.
+        """
+        optimizer = getattr(optimizer, "optimizer", optimizer)  # inside a trainer's wrapper
+        previous = self._pulls.get(optimizer)
+        if previous is not None and previous.attached:
+            raise RuntimeError(
+                "this memory is attached to this optimizer already; remove() that first"
+            )
+        ours = {id(p) for p in select_parameters(self._model, self._selection).values()}
+        if not any(id(p) in ours for group in optimizer.param_groups for p in group["params"]):
+            raise ValueError(
+                "expected an optimizer of the memory's parameters, but it holds none of them"
+            )
+        self._pulls[optimizer] = Pull(optimizer, how, self._held)
+        return self._pulls[optimizer]
+
+    @contextmanager
+    def without(self, *tasks: str) -> Iterator[None]:
+        """Leave the wells of these tasks out while the `with` block runs: a task trained again."""
+        for task in tasks:
+            self._check_kept(task)
+        self._set_aside((*self._holdings.aside, *tasks))
+        try:
+            yield
+        finally:
+            aside = list(self._holdings.aside)
+            for task in tasks:
+                aside.remove(task)
+            self._set_aside(tuple(aside))
+
+    def forget(self, task: str) -> None:
+        """Drop a task's well; the memory is then as if built from the other tasks."""
+        self._check_kept(task)
+        self._holdings = self._holdings.forget(task, self._parameters())
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the memory as a flat dict of tensors, for `torch.save` or safetensors alike."""
+        parameters, held = self._parameters(), self._holdings
+        return pack(
+            fit(held.total, parameters),
+            {task: fit(well, parameters) for task, well in held.kept.items()},
+            {
+                "strength": self.strength,
+                "decay": self.decay,
+                "tasks": list(held.tasks),
+                "keep_tasks": self._keep_tasks,
+                "shapes": self._shapes(),
+            },
+        )
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take over strength, decay and tasks; the model must have the shapes it had at saving.
+
+        To go on with a larger head, load first and let the head grow then.
+        """
+        total, kept, values = unpack(state, self._shapes(), keep_tasks=self._keep_tasks)
+        parameters = self._parameters()
+        holdings = replace(
+            self._holdings,
+            decay=values["decay"],
+            tasks=tuple(values["tasks"]),
+            total=fit(total, parameters),
+            kept={task: self._stored(fit(well, parameters)) for task, well in kept.items()},
+        ).activate(parameters)
+        self.strength = values["strength"]
+        self._holdings = holdings
+        self._last_weights = None
+
+    def _hold(
+        self, task: str, precision: Mapping[str, Tensor], selected: Mapping[str, nn.Parameter]
+    ) -> None:
+        check_precision(precision, selected)
+        solution = Well(
+            {name: tensor.detach().clone() for name, tensor in precision.items()},
+            {name: p.detach().clone() for name, p in selected.items()},
+        )
+        well = fit(solution, selected)
+        kept = self._stored(well) if self._keep_tasks else None
+        self._holdings = self._holdings.hold(task, well, kept, self._parameters())
+        self._last_weights = fingerprint(selected)
+
+    def _held(self) -> Held:
+        self._last_weights = None
+        parameters = self._parameters()
+        self._holdings = self._holdings.fit(parameters)
+        return Held(parameters, self._holdings.active, self.strength)
+
+    def _set_aside(self, tasks: tuple[str, ...]) -> None:
+        self._holdings = replace(self._holdings, aside=tasks).activate(self._parameters())
+
+    def _stored(self, well: Well) -> Well:
+        return well if self._keep_on is None else well.to(self._keep_on)
+
+    def _parameters(self) -> dict[str, nn.Parameter]:
+        return dict(self._model.named_parameters())
+
+    def _shapes(self) -> dict[str, list[int]]:
+        matching = matching_parameters(self._model, self._selection)
+        return {name: list(p.shape) for name, p in matching.items()}
+
+    def _new_name(self, task: str | None) -> str:
+        if task is None:
+            numbers = range(len(self.tasks) + 1, 2 * len(self.tasks) + 2)
+            return next(name for n in numbers if (name := f"task {n}") not in self.tasks)
+        if task in self.tasks and not self._keep_tasks:
+            raise ValueError(
+                f"the task {task!r} is held already; use another name, "
+                "or EWC(..., keep_tasks=True) to replace its well"
+            )
+        return task
+
+    def _check_kept(self, task: str) -> None:
+        if not self._keep_tasks:
+            raise RuntimeError(
+                "the wells of single tasks are kept only by EWC(..., keep_tasks=True)"
+            )
+        if task not in self.tasks:
+            raise ValueError(f"expected one of the tasks held, {list(self.tasks)}, got {task!r}")
+
+
+def _check_at_least_zero(name: str, value: float) -> None:
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"expected {name} to be finite and >= 0, got {value}")
