@@ -1,0 +1,73 @@
+"""Whether two tasks rely on the same weights, layer by layer (the paper's figure 3C)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ewc.importance import fisher_diagonal
+from ewc.importance.overlap import fisher_overlap_by_layer
+from ewc.runs.engine import Part
+from ewc.supervised.data import SIDE
+from ewc.supervised.recipe import Recipe
+from ewc.supervised.training import Learner
+
+from .config import Presets, option
+from .permuted_mnist import PermutedMnist, make_tasks
+
+
+@dataclass(frozen=True, kw_only=True)
+class FisherOverlap(PermutedMnist):
+    """Fisher overlap of two tasks by depth, for small and large permuted squares (figure 3C)."""
+
+    name = "fisher-overlap"
+    presets: ClassVar[Presets] = {
+        "quick": {"epochs": 3, "fisher_samples": 2000},
+        "laptop": {"epochs": 20, "seeds": 3},
+        "paper": {
+            "epochs": 100,
+            "batch_size": 10,
+            "lr": 1e-3,
+            "momentum": 0.0,
+            "schedule": "constant",
+            "fisher_samples": 60_000,
+        },
+    }
+
+    tasks: int = option(2, "number of tasks, learned one after another", low=2)
+    layers: int = option(6, "hidden layers", low=1)
+    width: int = option(100, "units a hidden layer", low=1)
+    squares: tuple[int, ...] = option((8, 26), "sides of the permuted squares", low=1, high=SIDE)
+    seeds: int = option(1, "number of seeds, counted from --seed; several give bands", low=1)
+
+    def parts(self) -> list[Part]:
+        return [
+            Part(
+                f"square{square}-seed{seed}",
+                self.part_config(square=square, seed=seed),
+                make_overlap_learner,
+            )
+            for square in self.squares
+            for seed in range(self.seed, self.seed + self.seeds)
+        ]
+
+
+class OverlapLearner(Learner):
+    """Learns its tasks, then compares their Fishers at the weights that solve them all."""
+
+    def run(self) -> Iterator[dict[str, Any] | None]:
+        yield from super().run()
+        fishers = [
+            fisher_diagonal(self.model, self.fisher_batches(task), kind="exact")
+            for task in range(self.recipe.tasks)
+        ]
+        overlaps = [
+            list(fisher_overlap_by_layer(first, second).values())
+            for index, first in enumerate(fishers)
+            for second in fishers[index + 1 :]
+        ]
+        pairs = len(overlaps)
+        yield {"overlap": [sum(layer) / pairs for layer in zip(*overlaps, strict=True)]}
+
+
+def make_overlap_learner(config: dict[str, Any]) -> OverlapLearner:
+    return OverlapLearner(make_tasks(config), Recipe(**config["recipe"]))

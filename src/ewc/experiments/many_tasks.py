@@ -1,0 +1,100 @@
+"""Average accuracy as tasks are added (the paper's figure 3B), with random search if wished."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ewc.runs.engine import Part
+from ewc.runs.errors import RunError
+from ewc.supervised.recipe import METHODS
+from ewc.supervised.seeding import derive_seed
+
+from .config import Presets, option
+from .permuted_mnist import PermutedMnist, make_learner
+
+SINGLE = "single"  # the dashed line: plain training on one task alone
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManyTasks(PermutedMnist):
+    """Average accuracy after 1, 2, 3, ... tasks, for EWC, dropout and others (figure 3B)."""
+
+    name = "many-tasks"
+    presets: ClassVar[Presets] = {
+        "quick": {"tasks": 5, "epochs": 2, "fisher_samples": 5000},
+        "laptop": {"width": 1000, "epochs": 10, "seeds": 3},
+        "paper": {
+            "methods": ("ewc", "dropout", SINGLE),
+            "epochs": 100,
+            "batch_size": 10,
+            "momentum": 0.0,
+            "schedule": "constant",
+            "fisher_samples": 55_000,
+            "search": 50,
+        },
+    }
+
+    tasks: int = option(10, "number of tasks, learned one after another", low=1)
+    validation_samples: int = option(
+        5000, "training images held out for early stopping and search", low=0
+    )
+    segments: int = option(1, "parts of an epoch; a run can be stopped after each", low=1)
+    methods: tuple[str, ...] = option(
+        ("ewc", "dropout", "sgd", SINGLE), "methods to compare", choices=(*METHODS, SINGLE)
+    )
+    l2_strength: float = option(0.05, "coefficient of the L2 baseline's uniform pull", low=0)
+    seeds: int = option(1, "number of seeds, counted from --seed; several give bands", low=1)
+    search: int = option(
+        0, "combinations tried by random search; 0 takes lr, width and strength as given", low=0
+    )
+    lr_range: tuple[float, ...] = option(
+        (1e-5, 1e-3), "learning rates searched, from and to", low=0
+    )
+    width_range: tuple[int, ...] = option((400, 2000), "widths searched, from and to", low=1)
+    strength_range: tuple[float, ...] = option(
+        (10.0, 1e4), "strengths of EWC searched, from and to", low=0
+    )
+
+    def check(self) -> None:
+        super().check()
+        if self.validation_samples == 0 and ("dropout" in self.methods or self.search):
+            raise RunError(
+                "early stopping and search need --validation-samples of at least 1, got 0"
+            )
+        for name in ("lr_range", "width_range", "strength_range"):
+            values = getattr(self, name)
+            if len(values) != 2 or not 0 < values[0] <= values[1]:
+                raise RunError(
+                    f"--{name.replace('_', '-')} must be two rising numbers above 0, got {values}"
+                )
+
+    def parts(self) -> list[Part]:
+        return list(self._parts())
+
+    def _parts(self) -> Iterator[Part]:
+        for method in self.methods:
+            for number, combination in enumerate(self._combinations(method)):
+                for seed in range(self.seed, self.seed + self.seeds):
+                    changes = {"method": method, "seed": seed, **combination}
+                    if method == SINGLE:
+                        changes |= {"method": "sgd", "tasks": 1}
+                    config = {"label": method, "combination": number, **self.part_config(**changes)}
+                    yield Part(f"{method}-{number}-seed{seed}", config, make_learner)
+
+    def _combinations(self, method: str) -> list[dict[str, Any]]:
+        """The options to try: as given, or drawn evenly on a log scale (widths: a plain one)."""
+        strength = self.l2_strength if method == "l2" else self.strength
+        if not self.search:
+            return [{"strength": strength}]
+        random = np.random.default_rng(derive_seed(self.seed, "search"))
+        drawn = [
+            {
+                "lr": float(np.exp(random.uniform(*np.log(self.lr_range)))),
+                "width": int(random.integers(self.width_range[0], self.width_range[1] + 1)),
+                "strength": float(np.exp(random.uniform(*np.log(self.strength_range)))),
+            }
+            for _ in range(self.search)
+        ]
+        return drawn if method == "ewc" else [{**one, "strength": strength} for one in drawn]

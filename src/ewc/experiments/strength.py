@@ -1,0 +1,41 @@
+"""How much the strength matters, for the proximal pull and for the explicit gradient."""
+
+from dataclasses import dataclass
+from typing import ClassVar, get_args
+
+from ewc.runs.engine import Part
+from ewc.step import How
+
+from .config import Presets, option
+from .permuted_mnist import PermutedMnist, make_learner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strength(PermutedMnist):
+    """Average accuracy after the last task over the strength, for each way to take the pull."""
+
+    name = "strength"
+    presets: ClassVar[Presets] = {
+        "quick": {"tasks": 3, "epochs": 1, "fisher_samples": 2000, "strengths": (1.0, 1e2, 1e4)},
+        "laptop": {"epochs": 5},
+        "paper": {"epochs": 20},
+    }
+
+    tasks: int = option(10, "number of tasks, learned one after another", low=1)
+    strengths: tuple[float, ...] = option(
+        tuple(10.0 ** (half / 2) for half in range(11)), "strengths to try", low=0
+    )
+    ways: tuple[str, ...] = option(get_args(How), "ways to take the pull", choices=get_args(How))
+    seeds: int = option(1, "number of seeds, counted from --seed; several give bands", low=1)
+
+    def parts(self) -> list[Part]:
+        return [
+            Part(
+                f"{how}-{strength:g}-seed{seed}",
+                self.part_config(how=how, strength=strength, seed=seed),
+                make_learner,
+            )
+            for how in self.ways
+            for strength in self.strengths
+            for seed in range(self.seed, self.seed + self.seeds)
+        ]

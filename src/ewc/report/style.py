@@ -1,0 +1,55 @@
+"""The look that all figures share: the paper's colors for the methods, and saving."""
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")  # figures are files; no screen is needed
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+
+COLORS = {
+    "ewc": "#c8282d",
+    "l2": "#3a9a4a",
+    "sgd": "#2b6cb0",
+    "dropout": "#2b6cb0",
+    "joint": "#777777",
+    "single": "#222222",
+    "proximal": "#c8282d",
+    "gradient": "#2b6cb0",
+}
+NAMES = {
+    "ewc": "EWC",
+    "l2": "L2",
+    "sgd": "SGD",
+    "dropout": "SGD + dropout",
+    "joint": "joint",
+    "single": "single task",
+}
+
+
+def axes(width: float = 5.0, height: float = 3.4) -> Axes:
+    """Fresh axes of a size in inches."""
+    _, ax = plt.subplots(figsize=(width, height), layout="constrained")
+    return tidy(ax)
+
+
+def tidy(ax: Axes) -> Axes:
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def save(ax: Axes, file: Path) -> Path:
+    """Save the figure that the axes are part of."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, dpi=150)
+    plt.close(figure)
+    return file
+
+
+def task_name(task: int) -> str:
+    """A, B, ... Z for the first tasks, then numbers."""
+    return chr(ord("A") + task) if task < 26 else str(task + 1)

@@ -1,0 +1,141 @@
+"""Running many learners: a few processes of one thread each, which do not fight for cores.
+
+Each learner is a part of the run and has a directory of its own, so a run is resumed by running it
+again: parts that are finished are passed over, the others go on from their checkpoints.
+"""
+
+import multiprocessing
+import os
+import queue
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Event
+from types import FrameType
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+
+from .directory import Row, RunDirectory
+from .errors import Interrupted, RunError
+from .loop import Learner, carry_on
+
+
+@dataclass(frozen=True)
+class Part:
+    """One learner of a run: its name, its options, and the function that makes it of them."""
+
+    name: str
+    config: dict[str, Any]
+    make: Callable[[dict[str, Any]], Learner]
+
+
+class Report(NamedTuple):
+    """What a part has to tell: how far it is, and what it measured."""
+
+    part: str
+    progress: float
+    row: Row | None
+
+
+Reports: TypeAlias = "Queue[Report]"
+
+
+def run_parts(
+    run: RunDirectory,
+    parts: Iterable[Part],
+    *,
+    workers: int,
+    checkpoint_seconds: float,
+    show: Callable[[Report], None],
+) -> None:
+    """Run every part to its end; if asked to stop, raise Interrupted after the checkpoints."""
+    context = multiprocessing.get_context("spawn")
+    reports: Reports = context.Queue()
+    stop = context.Event()
+    setup = (reports, stop, checkpoint_seconds)
+    with _signals_set(stop), ProcessPoolExecutor(workers, context, _start_worker, setup) as pool:
+        futures = [pool.submit(_run_part, run.part(part.name), part) for part in parts]
+        while not all(future.done() for future in futures):
+            _show_waiting(reports, show, seconds=0.1)
+            if any(future.done() and future.exception() for future in futures):
+                stop.set()  # one failed: the others checkpoint and end
+    _show_waiting(reports, show, seconds=0.1)
+    try:
+        for future in futures:
+            future.result()
+    except BrokenProcessPool:
+        raise RunError("a worker process died (out of memory?): go on with --resume") from None
+    if stop.is_set():
+        raise Interrupted
+
+
+def _show_waiting(reports: Reports, show: Callable[[Report], None], seconds: float) -> None:
+    """Show the reports that come in until none comes for that long."""
+    while True:
+        try:
+            show(reports.get(timeout=seconds))
+        except queue.Empty:
+            return
+
+
+@contextmanager
+def _signals_set(stop: Event) -> Iterator[None]:
+    """Ctrl-C and SIGTERM ask for a stop; a second one ends the process on the spot."""
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        stop.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+_worker: tuple[Reports, Event, float]  # what _start_worker was given, in each worker process
+
+
+def _start_worker(*setup: Any) -> None:
+    global _worker
+    _worker = setup
+    torch.set_num_threads(1)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the parent is asked, and sets the event
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed must not go on writing: somebody may resume the run."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _run_part(directory: RunDirectory, part: Part) -> None:
+    reports, stop, checkpoint_seconds = _worker
+    if stop.is_set():
+        return
+    directory.start(part.config, resume=True)
+    with directory.locked():
+        if directory.finished():
+            reports.put(Report(part.name, 1.0, None))
+            return
+        try:
+            carry_on(
+                part.make(part.config),
+                directory,
+                checkpoint_seconds=checkpoint_seconds,
+                report=lambda progress, row: reports.put(Report(part.name, progress, row)),
+                stop=stop.is_set,
+            )
+        except Interrupted:
+            return

@@ -1,0 +1,124 @@
+"""Images and labels in IDX form: the packaged MNIST, or any set of its shape (Fashion-MNIST).
+
+A data set is four files: `train-` and `t10k-`, `images-idx3-ubyte` and `labels-idx1-ubyte`, plain
+or with `.gz`.
+"""
+
+import gzip
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+SIDE = 28
+PIXELS = SIDE * SIDE
+CLASSES = 10
+PACKAGED = Path(__file__).parent / "data"
+
+# Of the decompressed packaged files.
+SHA256 = {
+    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+}
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images `(samples, 784)` in [0, 1], float32, and labels `(samples,)`, int64."""
+
+    images: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, rows: slice) -> "Split":
+        return Split(self.images[rows], self.labels[rows])
+
+
+@dataclass(frozen=True)
+class Data:
+    """What is trained on, what early stopping and search look at, and what is reported."""
+
+    train: Split
+    validation: Split
+    test: Split
+
+
+def load(
+    directory: str | Path | None = None,
+    *,
+    validation_samples: int = 0,
+    train_samples: int | None = None,
+    test_samples: int | None = None,
+) -> Data:
+    """Read the data set in `directory`, or the packaged MNIST.
+
+    The last `validation_samples` training images are held out; `train_samples` and `test_samples`
+    take only that many from the front of what is left, for quick runs.
+    """
+    source = PACKAGED if directory is None else Path(directory)
+    sha256 = SHA256 if directory is None else {}
+    everything = _split(source, "train", sha256)
+    kept = len(everything) - validation_samples
+    if not 0 < kept <= len(everything):
+        raise ValueError(
+            f"validation_samples must be 0 to {len(everything) - 1}, got {validation_samples}"
+        )
+    return Data(
+        train=everything[: kept if train_samples is None else min(kept, train_samples)],
+        validation=everything[kept:],
+        test=_split(source, "t10k", sha256)[slice(test_samples)],
+    )
+
+
+def _split(directory: Path, prefix: str, sha256: dict[str, str]) -> Split:
+    images = _read_idx(directory, f"{prefix}-images-idx3-ubyte", sha256)
+    labels = _read_idx(directory, f"{prefix}-labels-idx1-ubyte", sha256)
+    if images.shape[1:] != (SIDE, SIDE) or labels.shape != images.shape[:1]:
+        raise ValueError(
+            f"{directory}: expected {prefix} images (n, {SIDE}, {SIDE}) and labels (n,), "
+            f"found {images.shape} and {labels.shape}"
+        )
+    if labels.max(initial=0) >= CLASSES:
+        raise ValueError(
+            f"{directory}: expected {prefix} labels 0 to {CLASSES - 1}, found {labels.max()}"
+        )
+    pixels = torch.from_numpy(images.reshape(-1, PIXELS)).float().div_(255)
+    return Split(pixels, torch.from_numpy(labels).long())
+
+
+def _read_idx(
+    directory: Path, name: str, sha256: dict[str, str]
+) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]":
+    """IDX: 0, 0, 8 (unsigned bytes), the rank, the dimensions as big-endian int32, the bytes."""
+    content = _content(directory, name)
+    if name in sha256 and hashlib.sha256(content).hexdigest() != sha256[name]:
+        raise ValueError(
+            f"{directory / name}: altered (its sha256 is not the known one); reinstall ewc"
+        )
+    if len(content) < 4 or content[:3] != b"\0\0\x08":
+        raise ValueError(f"{directory / name}: not an IDX file of unsigned bytes")
+    rank = content[3]
+    shape = tuple(int(n) for n in np.frombuffer(content, ">i4", count=rank, offset=4))
+    if len(content) - 4 - 4 * rank != np.prod(shape):
+        raise ValueError(
+            f"{directory / name}: expected {np.prod(shape)} bytes for shape {shape}, "
+            f"found {len(content) - 4 - 4 * rank}; the file may be cut short"
+        )
+    return np.frombuffer(content, np.uint8, offset=4 + 4 * rank).reshape(shape).copy()
+
+
+def _content(directory: Path, name: str) -> bytes:
+    plain, packed = directory / name, directory / f"{name}.gz"
+    if plain.exists():
+        return plain.read_bytes()
+    if packed.exists():
+        with gzip.open(packed) as file:
+            return file.read()
+    raise FileNotFoundError(f"{directory}: expected {name} or {name}.gz there, found neither")
