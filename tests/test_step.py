@@ -1,0 +1,342 @@
+"""The pull on an optimizer reaches the minimum of equation 3, and never blows up on the way."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import LBFGS, SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
+
+from ewc.memory import EWC
+
+STRENGTH = 0.7
+Make = Callable[[nn.Module], Optimizer]
+
+
+class Problem:
+    """Linear regression on 5 weights, held by two wells that leave one of the weights free."""
+
+    def __init__(self, strength: float = STRENGTH, dtype: torch.dtype = torch.float64) -> None:
+        generator = torch.Generator().manual_seed(3)
+
+        def draw(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+        self.x, self.y = draw(40, 4), draw(40, 1)
+        self.model = nn.Linear(4, 1, dtype=dtype)
+        self.memory = EWC(self.model, strength=strength)
+        self.wells: list[tuple[dict[str, Tensor], dict[str, Tensor]]] = []
+        for _ in range(2):
+            self.set_weights(draw(1, 4), draw(1))
+            precision = {"weight": draw(1, 4).square(), "bias": draw(1).square()}
+            precision["weight"][0, 1] = 0.0
+            self.memory.anchor(precision)
+            weights = {name: p.detach().clone() for name, p in self.model.named_parameters()}
+            self.wells.append((precision, weights))
+        self.set_weights(draw(1, 4), draw(1))
+
+    def set_weights(self, weight: Tensor, bias: Tensor) -> None:
+        with torch.no_grad():
+            self.model.weight.copy_(weight)
+            self.model.bias.copy_(bias)
+
+    def loss(self) -> Tensor:
+        return (self.model(self.x) - self.y).square().mean() / 2
+
+    def penalty(self) -> Tensor:
+        """Equation 3 as written: a term for every task."""
+        terms = [
+            (precision[name] * (p - anchor[name]) ** 2).sum()
+            for precision, anchor in self.wells
+            for name, p in self.model.named_parameters()
+        ]
+        return self.memory.strength / 2 * torch.stack(terms).sum()
+
+    def weights(self) -> Tensor:
+        return torch.cat([p.detach().flatten() for p in self.model.parameters()])
+
+    def minimum(self, weight_decay: float = 0.0) -> Tensor:
+        """The minimum of loss + penalty, by a quasi-Newton method on the sum as written."""
+        problem = copy.deepcopy(self)
+        optimizer = LBFGS(
+            problem.model.parameters(),
+            max_iter=500,
+            tolerance_grad=1e-13,
+            tolerance_change=0.0,
+            line_search_fn="strong_wolfe",
+        )
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            norm = sum(p.square().sum() for p in problem.model.parameters())
+            total = problem.loss() + problem.penalty() + weight_decay / 2 * norm
+            total.backward()
+            return total
+
+        optimizer.step(closure)
+        return problem.weights()
+
+
+def train(problem: Problem, optimizer: Optimizer, sign: float = 1.0) -> None:
+    for _ in range(250):
+        optimizer.zero_grad()
+        (sign * problem.loss()).backward()
+        optimizer.step()
+
+
+OPTIMIZERS: dict[str, Make] = {
+    "sgd": lambda m: SGD(m.parameters(), lr=0.3),
+    "momentum": lambda m: SGD(m.parameters(), lr=0.1, momentum=0.8),
+    "dampening": lambda m: SGD(m.parameters(), lr=0.1, momentum=0.8, dampening=0.5),
+    "nesterov": lambda m: SGD(m.parameters(), lr=0.1, momentum=0.8, nesterov=True),
+    "fused sgd": lambda m: SGD(m.parameters(), lr=0.1, momentum=0.8, fused=True),
+    "tensor lr": lambda m: SGD(m.parameters(), lr=torch.tensor(0.3)),
+    "groups": lambda m: SGD(
+        [{"params": [m.bias], "lr": 0.5}, {"params": [m.weight], "momentum": 0.5}], lr=0.1
+    ),
+    "adam": lambda m: Adam(m.parameters(), lr=0.03, eps=0.1, betas=(0.8, 0.9)),
+    "amsgrad": lambda m: Adam(m.parameters(), lr=0.3, eps=0.1, betas=(0.8, 0.9), amsgrad=True),
+    "fused adam": lambda m: Adam(m.parameters(), lr=0.03, eps=0.1, betas=(0.8, 0.9), fused=True),
+    "adamw": lambda m: AdamW(m.parameters(), lr=0.03, eps=0.1, betas=(0.8, 0.9), weight_decay=0.0),
+    "rmsprop": lambda m: RMSprop(m.parameters(), lr=0.03, eps=0.1, alpha=0.9),
+    "rmsprop momentum": lambda m: RMSprop(
+        m.parameters(), lr=0.03, eps=0.1, alpha=0.9, momentum=0.5
+    ),
+    "rmsprop centered": lambda m: RMSprop(
+        m.parameters(), lr=0.03, eps=0.1, alpha=0.9, centered=True
+    ),
+    "rmsprop centered momentum": lambda m: RMSprop(
+        m.parameters(), lr=0.3, eps=1.0, alpha=0.9, centered=True, momentum=0.2
+    ),
+}
+
+
+@pytest.mark.parametrize("how", ["loss term", "gradient", "proximal"])
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
+def test_every_pull_reaches_the_minimum_of_equation_3(make: Make, how: str) -> None:
+    problem = Problem()
+    minimum = problem.minimum()
+    optimizer = make(problem.model)
+    if how == "loss term":
+        loss = problem.loss
+        problem.loss = lambda: loss() + problem.memory.penalty()
+    else:
+        problem.memory.attach(optimizer, how=how)
+    train(problem, optimizer)
+    torch.testing.assert_close(problem.weights(), minimum, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("how", ["gradient", "proximal"])
+def test_weight_decay_stays_part_of_the_objective(how: str) -> None:
+    for make in (
+        lambda m: SGD(m.parameters(), lr=0.1, momentum=0.8, weight_decay=0.3),
+        lambda m: Adam(m.parameters(), lr=0.03, eps=0.1, betas=(0.8, 0.9), weight_decay=0.3),
+        lambda m: RMSprop(m.parameters(), lr=0.03, eps=0.1, alpha=0.9, weight_decay=0.3),
+    ):
+        problem = Problem()
+        minimum = problem.minimum(weight_decay=0.3)
+        optimizer = make(problem.model)
+        problem.memory.attach(optimizer, how=how)
+        train(problem, optimizer)
+        torch.testing.assert_close(problem.weights(), minimum, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("how", ["gradient", "proximal"])
+def test_maximizing_the_negative_loss_is_pulled_the_same_way(how: str) -> None:
+    problem = Problem()
+    minimum = problem.minimum()
+    optimizer = SGD(problem.model.parameters(), lr=0.1, momentum=0.8, maximize=True)
+    problem.memory.attach(optimizer, how=how)
+    train(problem, optimizer, sign=-1.0)
+    torch.testing.assert_close(problem.weights(), minimum, rtol=0, atol=1e-8)
+
+
+def test_gradient_pull_works_for_optimizers_that_call_a_closure() -> None:
+    problem = Problem()
+    minimum = problem.minimum()
+    optimizer = LBFGS(
+        problem.model.parameters(),
+        max_iter=300,
+        tolerance_grad=1e-12,
+        tolerance_change=0.0,
+        line_search_fn="strong_wolfe",
+    )
+    problem.memory.attach(optimizer, how="gradient")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = problem.loss()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    torch.testing.assert_close(problem.weights(), minimum, rtol=0, atol=1e-8)
+
+
+def proximal(theta: Tensor, eta: float | Tensor, precision: Tensor, anchor: Tensor) -> Tensor:
+    pull = eta * STRENGTH * precision
+    return (theta + pull * anchor) / (1 + pull)
+
+
+def one_step(problem: Problem, optimizer: Optimizer) -> None:
+    optimizer.zero_grad()
+    problem.loss().backward()
+    optimizer.step()
+
+
+def test_each_step_is_the_equation_and_follows_the_learning_rate_and_the_strength() -> None:
+    held, free = Problem(), Problem()
+    optimizers = [SGD(p.model.parameters(), lr=0.2) for p in (held, free)]
+    held.memory.attach(optimizers[0])
+    precision = sum(p["weight"] for p, _ in held.wells)
+    moment = sum(p["weight"] * a["weight"] for p, a in held.wells)
+    for lr, strength in [(0.2, STRENGTH), (0.2, STRENGTH), (0.05, STRENGTH), (0.05, 9.0)]:
+        free.model.load_state_dict(held.model.state_dict())
+        held.memory.strength = strength
+        for problem, optimizer in zip((held, free), optimizers, strict=True):
+            optimizer.param_groups[0]["lr"] = lr
+            one_step(problem, optimizer)
+        expected = (free.model.weight + lr * strength * moment) / (1 + lr * strength * precision)
+        torch.testing.assert_close(held.model.weight, expected, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("strength", [1e-6, 1e3, 1e12])
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
+def test_the_proximal_pull_is_finite_for_any_strength(make: Make, strength: float) -> None:
+    problem = Problem(strength, dtype=torch.float32)
+    optimizer = make(problem.model)
+    problem.memory.attach(optimizer)
+    before = problem.weights()
+    for _ in range(50):
+        one_step(problem, optimizer)
+    assert problem.weights().isfinite().all()
+    assert not torch.equal(problem.weights(), before)
+    if strength == 1e12:
+        held = problem.wells[0][0]["weight"][0] > 0
+        anchor = problem.memory._holdings.active.anchor["weight"][0]
+        torch.testing.assert_close(problem.model.weight[0, held], anchor[held])
+
+
+@pytest.mark.parametrize("how", ["gradient", "proximal"])
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
+def test_strength_zero_changes_no_bit(make: Make, how: str) -> None:
+    problems = [Problem(0.0), Problem(0.0)]
+    for problem, attach in zip(problems, (True, False), strict=True):
+        optimizer = make(problem.model)
+        if attach:
+            problem.memory.attach(optimizer, how=how)
+        for _ in range(5):
+            one_step(problem, optimizer)
+    assert torch.equal(problems[0].weights(), problems[1].weights())
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
+def test_weights_without_a_gradient_go_to_their_anchor(make: Make) -> None:
+    problem = Problem(50.0)
+    optimizer = make(problem.model)
+    problem.memory.attach(optimizer)
+    anchor = problem.memory._holdings.active.anchor["bias"]
+    for _ in range(500):
+        optimizer.zero_grad()
+        problem.loss().backward()
+        problem.model.bias.grad = None
+        optimizer.step()
+    torch.testing.assert_close(problem.model.bias.detach(), anchor, rtol=0, atol=1e-6)
+
+
+def test_frozen_weights_are_not_moved() -> None:
+    for how in ("gradient", "proximal"):
+        problem = Problem()
+        optimizer = SGD(problem.model.parameters(), lr=0.1)
+        problem.memory.attach(optimizer, how=how)
+        problem.model.bias.requires_grad_(False)
+        before = problem.model.bias.clone()
+        one_step(problem, optimizer)
+        assert torch.equal(problem.model.bias, before)
+
+
+def test_parameter_groups_added_later_are_pulled() -> None:
+    problem = Problem(50.0)
+    optimizer = SGD([problem.model.weight], lr=0.1)
+    problem.memory.attach(optimizer)
+    optimizer.add_param_group({"params": [problem.model.bias]})
+    before = copy.deepcopy(problem)
+    one_step(problem, optimizer)
+    one_step(before, SGD(before.model.parameters(), lr=0.1))
+    assert not torch.equal(problem.model.bias, before.model.bias)
+
+
+@pytest.mark.parametrize("how", ["gradient", "proximal"])
+def test_bfloat16_weights_are_pulled_towards_their_anchor(how: str) -> None:
+    problem = Problem(20.0, dtype=torch.bfloat16)
+    optimizer = SGD(problem.model.parameters(), lr=0.01)
+    problem.memory.attach(optimizer, how=how)
+    before = problem.memory.penalty().item()
+    for _ in range(100):
+        one_step(problem, optimizer)
+    after = problem.memory.penalty().item()
+    assert problem.model.weight.dtype == torch.bfloat16
+    assert after < before / 2
+
+
+def test_unknown_steps_are_refused_and_the_gradient_pull_is_named() -> None:
+    class OwnStep(SGD):
+        def step(self, closure=None):
+            return super().step(closure)
+
+    problem = Problem()
+    for optimizer in (Adagrad(problem.model.parameters()), OwnStep(problem.model.parameters())):
+        with pytest.raises(ValueError, match=r"not those of \w+; use .*how='gradient'"):
+            problem.memory.attach(optimizer)
+        problem.memory.attach(optimizer, how="gradient")
+
+
+def test_a_subclass_that_keeps_the_step_is_known() -> None:
+    class SameStep(SGD):
+        pass
+
+    problem = Problem()
+    optimizer = SameStep(problem.model.parameters(), lr=0.3)
+    problem.memory.attach(optimizer)
+    minimum = problem.minimum()
+    train(problem, optimizer)
+    torch.testing.assert_close(problem.weights(), minimum, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("how", ["gradient", "proximal"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_grad_scaler_scales_nothing_and_skips_the_pull_with_the_step(
+    how: str, fused: bool
+) -> None:
+    scaled, plain = Problem(dtype=torch.float32), Problem(dtype=torch.float32)
+    optimizers = [SGD(p.model.parameters(), lr=0.1, fused=fused) for p in (scaled, plain)]
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for problem, optimizer in zip((scaled, plain), optimizers, strict=True):
+        problem.memory.attach(optimizer, how=how)
+    scaler.scale(scaled.loss()).backward()
+    scaler.step(optimizers[0])
+    scaler.update()
+    one_step(plain, optimizers[1])
+    torch.testing.assert_close(scaled.weights(), plain.weights())
+
+    before = scaled.weights()
+    optimizers[0].zero_grad()
+    scaler.scale(scaled.loss() * torch.inf).backward()
+    scaler.step(optimizers[0])
+    scaler.update()
+    assert torch.equal(scaled.weights(), before)
+
+
+def test_the_gradient_pull_comes_after_accumulation_and_clipping() -> None:
+    problem = Problem()
+    optimizer = SGD(problem.model.parameters(), lr=0.1)
+    problem.memory.attach(optimizer, how="gradient")
+    before = {name: p.detach().clone() for name, p in problem.model.named_parameters()}
+    pull = torch.autograd.grad(problem.penalty(), problem.model.weight)[0]
+    for _ in range(3):
+        problem.loss().backward()
+    nn.utils.clip_grad_norm_(problem.model.parameters(), 1e-3)
+    expected = before["weight"] - 0.1 * (problem.model.weight.grad + pull)
+    optimizer.step()
+    torch.testing.assert_close(problem.model.weight.detach(), expected, rtol=1e-13, atol=1e-13)
