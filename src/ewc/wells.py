@@ -6,6 +6,7 @@ and instead of ΣFθ*² what is left at the bottom of the well, so that nothing 
 Wells are never changed in place: a new one takes the place of the old.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -83,8 +84,9 @@ class Holdings:
 def energy(well: Well, parameters: Mapping[str, Tensor]) -> Tensor:
     """E(θ) = Σ_i precision_i (θ_i − anchor_i)² + bottom, differentiable in the parameters."""
     terms = [
-        (precision * (parameters[name].to(precision.dtype) - well.anchor[name]).square()).sum()
-        for name, precision in well.precision.items()
+        (well.precision[name] * (p.to(well.anchor[name].dtype) - well.anchor[name]).square()).sum()
+        for name, p in parameters.items()
+        if name in well.precision
     ]
     return sum((term.to(terms[0].device) for term in terms), torch.zeros(())) + well.bottom
 
@@ -104,14 +106,14 @@ def add(a: Well, b: Well) -> Well:
     """
     precision = {**a.precision, **b.precision}
     anchor = {**a.anchor, **b.anchor}
-    bottom = a.bottom + b.bottom
+    bottoms = [a.bottom, b.bottom]
     for name in a.precision.keys() & b.precision.keys():
         precision[name] = a.precision[name] + b.precision[name]
         share = (b.precision[name] / precision[name]).nan_to_num(nan=0.0)  # 0/0: held by neither
         anchor[name] = torch.lerp(a.anchor[name], b.anchor[name], share)
         apart = a.anchor[name] - b.anchor[name]
-        bottom += float((a.precision[name] * share * apart.square()).sum())
-    return Well(precision, anchor, bottom)
+        bottoms.append(float((a.precision[name] * share * apart.square()).sum()))
+    return Well(precision, anchor, math.fsum(bottoms))  # the same in whatever order
 
 
 def succeed(old: Well, new: Well, decay: float) -> Well:

@@ -1,0 +1,131 @@
+"""One well equals the sum of many, and follows the parameters it holds."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ewc.wells import Well, add, energy, fit, merged
+
+SIZE = 4
+finite = st.floats(-10, 10, width=32)
+entries = st.just(0.0) | st.floats(2**-20, 1024, width=32)
+precisions = st.lists(entries, min_size=SIZE, max_size=SIZE)
+anchors = st.lists(finite, min_size=SIZE, max_size=SIZE)
+wells = st.lists(st.tuples(precisions, anchors), min_size=1, max_size=6)
+
+
+def make(precision: list[float], anchor: list[float], dtype: torch.dtype = torch.float64) -> Well:
+    return Well(
+        {"w": torch.tensor(precision, dtype=dtype)}, {"w": torch.tensor(anchor, dtype=dtype)}
+    )
+
+
+def separate(pairs: list[tuple[list[float], list[float]]], theta: Tensor) -> Tensor:
+    terms = [
+        (torch.tensor(f, dtype=theta.dtype) * (theta - torch.tensor(a, dtype=theta.dtype)) ** 2)
+        for f, a in pairs
+    ]
+    return torch.stack(terms).sum()
+
+
+@given(wells, anchors)
+def test_the_merged_energy_is_the_sum_in_value_and_gradient(pairs, point):
+    theta = torch.tensor(point, dtype=torch.float64, requires_grad=True)
+    well = merged((make(*pair) for pair in pairs), decay=1.0)
+    torch.testing.assert_close(
+        torch.autograd.grad(energy(well, {"w": theta}), theta),
+        torch.autograd.grad(separate(pairs, theta), theta),
+        rtol=1e-9,
+        atol=1e-9,
+    )
+    torch.testing.assert_close(
+        energy(well, {"w": theta}), separate(pairs, theta), rtol=1e-9, atol=1e-12
+    )
+
+
+@given(st.integers(0, 2**31))
+def test_float32_does_not_cancel(seed):
+    """Weights near 1 and 1e-3 apart: ΣFθ² − 2θΣFθ* + ΣFθ*² would keep about one digit."""
+    generator = torch.Generator().manual_seed(seed)
+    points = (1 + 1e-3 * torch.randn(5, 50, generator=generator)).float()
+    precisions = 0.1 + torch.rand(4, 50, generator=generator)
+    pairs = [(f.tolist(), a.tolist()) for f, a in zip(precisions, points[1:], strict=True)]
+    well = merged((make(*pair, dtype=torch.float32) for pair in pairs), decay=1.0)
+    value = energy(well, {"w": points[0]}).double()
+    torch.testing.assert_close(value, separate(pairs, points[0].double()), rtol=1e-4, atol=0)
+
+
+@given(wells, st.floats(0, 0.99), anchors)
+def test_decay_is_online_ewc(pairs, decay, point):
+    """Schwarz et al. 2018: F* <- γ F* + F, anchored at the last solution."""
+    theta = torch.tensor(point, dtype=torch.float64)
+    running = torch.zeros(SIZE, dtype=torch.float64)
+    for precision, anchor in pairs:
+        running = decay * running + torch.tensor(precision, dtype=torch.float64)
+        last = torch.tensor(anchor, dtype=torch.float64)
+    well = merged((make(*pair) for pair in pairs), decay=decay)
+    torch.testing.assert_close(
+        energy(well, {"w": theta}), (running * (theta - last) ** 2).sum(), rtol=1e-12, atol=1e-12
+    )
+
+
+def test_wells_of_different_parameters_stand_side_by_side():
+    a = Well({"a": torch.tensor([1.0])}, {"a": torch.tensor([2.0])}, 3.0)
+    b = Well({"b": torch.tensor([4.0])}, {"b": torch.tensor([5.0])}, 6.0)
+    theta = {"a": torch.tensor([1.0]), "b": torch.tensor([1.0])}
+    assert energy(add(a, b), theta).item() == 1.0 + 3.0 + 4.0 * 16.0 + 6.0
+
+
+@given(
+    old=st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    growth=st.lists(st.integers(0, 2), min_size=3, max_size=3),
+    seed=st.integers(0, 2**31),
+)
+def test_a_grown_parameter_is_held_on_its_leading_block_alone(old, growth, seed):
+    generator = torch.Generator().manual_seed(seed)
+    well = Well(
+        {"w": torch.rand(old, generator=generator)}, {"w": torch.randn(old, generator=generator)}
+    )
+    new = [size + more for size, more in zip(old, growth, strict=False)]
+    theta = torch.randn(new, generator=generator, requires_grad=True)
+    fitted = fit(well, {"w": theta})
+    block = tuple(slice(size) for size in old)
+    held = well.precision["w"] * (theta[block] - well.anchor["w"]) ** 2
+    torch.testing.assert_close(energy(fitted, {"w": theta}), held.sum())
+    (gradient,) = torch.autograd.grad(energy(fitted, {"w": theta}), theta)
+    free = torch.ones(new, dtype=torch.bool)
+    free[block] = False
+    assert not gradient[free].any()
+
+
+def test_a_well_that_fits_is_returned_as_it_is():
+    well = make([1.0] * SIZE, [0.0] * SIZE)
+    assert fit(well, {"w": torch.zeros(SIZE, dtype=torch.float64)}) is well
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (3, 2), (3,), (3, 3, 1), ()])
+def test_a_parameter_that_shrank_or_changed_rank_is_named(shape):
+    well = Well({"w": torch.ones(3, 3)}, {"w": torch.ones(3, 3)})
+    with pytest.raises(ValueError, match=r"'w'.*\(3, 3\) to \("):
+        fit(well, {"w": torch.zeros(shape)})
+
+
+def test_a_parameter_that_vanished_is_named():
+    with pytest.raises(ValueError, match="holds 'w', which the model no longer has"):
+        fit(make([1.0] * SIZE, [0.0] * SIZE), {})
+
+
+def test_wells_follow_the_type_of_the_parameters_but_not_below_float32():
+    well = make([1.0] * SIZE, [0.0] * SIZE, torch.float32)
+    assert fit(well, {"w": torch.zeros(SIZE, dtype=torch.bfloat16)}) is well
+    widened = fit(well, {"w": torch.zeros(SIZE, dtype=torch.float64)})
+    assert widened.precision["w"].dtype == widened.anchor["w"].dtype == torch.float64
+
+
+def test_wells_follow_the_device_of_the_parameters():
+    """The meta device stands for any other one: it is there on every machine."""
+    well = make([1.0] * SIZE, [0.0] * SIZE)
+    moved = fit(well, {"w": torch.zeros(SIZE, dtype=torch.float64, device="meta")})
+    assert moved.precision["w"].device.type == moved.anchor["w"].device.type == "meta"
