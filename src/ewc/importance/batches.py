@@ -1,7 +1,9 @@
-"""One batch, however a loader spells it: positional or keyword inputs, and targets where there are any.
+"""One batch, however a loader spells it: positional or keyword inputs, and targets where there are
+any.
 
-Accepted: `(inputs, targets)`, `inputs`, `(inputs,)`, `((first, second), targets)`, or a mapping for models called with
-keywords, in which `labels` are the targets. Every tensor has the samples in its first dimension.
+Accepted: `(inputs, targets)`, `inputs`, `(inputs,)`, `((first, second), targets)`, or a mapping for
+models called with keywords, in which `labels` are the targets. Every tensor has the samples in its
+first dimension.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,7 +36,9 @@ class Batch:
         args, kwargs = _map_tensors(self.args, part), _map_tensors(self.kwargs, part)
         targets = None if self.targets is None else self.targets[start:stop]
         mask = None if self.mask is None else self.mask[start:stop]
-        return replace(self, args=args, kwargs=kwargs, targets=targets, mask=mask, size=stop - start)
+        return replace(
+            self, args=args, kwargs=kwargs, targets=targets, mask=mask, size=stop - start
+        )
 
     def outputs(self, model: nn.Module) -> Tensor:
         """The model's output tensor: itself, its `logits`, or the first of a tuple."""
@@ -47,21 +51,27 @@ class Batch:
             out = out[0]
         if not isinstance(out, Tensor) or out.ndim < 1 or out.shape[0] != self.size:
             came = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
-            raise ValueError(f"the model must return a tensor with {self.size} samples first; for {self.where} it gave {came}")
+            raise ValueError(
+                f"the model must return a tensor with {self.size} samples first; "
+                f"for {self.where} it gave {came}"
+            )
         return out
 
 
 def read_batches(batches: Iterable[Any], model: nn.Module) -> Iterator[Batch]:
     """Each item of `batches` as a `Batch` on the model's device."""
     if isinstance(batches, Tensor | Mapping | str):
-        raise TypeError(f"batches must be an iterable of batches, not a {type(batches).__name__}: wrap it in a list")
-    for index, item in enumerate(batches):
-        yield read_batch(item, model, f"batch {index}")
-
-
-def read_batch(item: Any, model: nn.Module, where: str = "the batch") -> Batch:
-    """Sort one item of a loader into inputs and targets."""
+        raise TypeError(
+            f"batches must be an iterable of batches, not a {type(batches).__name__}: "
+            "wrap it in a list"
+        )
     device = _device_of(model)
+    for index, item in enumerate(batches):
+        yield _read_batch(item, model, device, f"batch {index}")
+
+
+def _read_batch(item: Any, model: nn.Module, device: torch.device | None, where: str) -> Batch:
+    """Sort one item of a loader into inputs and targets."""
     if device is not None:
         item = _map_tensors(item, lambda tensor: tensor.to(device, non_blocking=True))
     targets: Any = None
@@ -71,8 +81,10 @@ def read_batch(item: Any, model: nn.Module, where: str = "the batch") -> Batch:
     inputs = item
     if isinstance(item, tuple | list):
         if len(item) not in (1, 2):
-            raise ValueError(f"{where} has {len(item)} items, but (inputs, targets) was expected: "
-                             "put several inputs in a tuple, ((first, second), targets)")
+            raise ValueError(
+                f"{where} has {len(item)} items, but (inputs, targets) was expected: "
+                "put several inputs in a tuple, ((first, second), targets)"
+            )
         inputs, targets = (item[0], None) if len(item) == 1 else item
     if isinstance(inputs, Mapping):
         kwargs = dict(inputs)
@@ -84,11 +96,14 @@ def read_batch(item: Any, model: nn.Module, where: str = "the batch") -> Batch:
     return Batch(args, kwargs, targets, mask, _size_of((args, kwargs, targets), where), where)
 
 
-def _keyword_targets(model: nn.Module, kwargs: dict[str, Any], targets: Any) -> tuple[Any, Tensor | None]:
+def _keyword_targets(
+    model: nn.Module, kwargs: dict[str, Any], targets: Any
+) -> tuple[Any, Tensor | None]:
     """Take `labels` out of the keywords (the loss is ours) and say which positions count.
 
-    A causal language model (Transformers marks it `loss_type = "ForCausalLM"`) predicts the *next* label at each
-    position. An encoder-decoder makes its decoder's inputs of the labels, so there they stay among the keywords.
+    A causal language model (Transformers marks it `loss_type = "ForCausalLM"`) predicts the *next*
+    label at each position. An encoder-decoder makes its decoder's inputs of the labels, so there
+    they stay among the keywords.
     """
     labels = kwargs.get("labels", targets)
     if not getattr(getattr(model, "config", None), "is_encoder_decoder", False):
@@ -96,8 +111,9 @@ def _keyword_targets(model: nn.Module, kwargs: dict[str, Any], targets: Any) -> 
     if labels is not None and getattr(model, "loss_type", None) == "ForCausalLM":
         labels = torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], IGNORE)], dim=1)
     mask = kwargs.get("attention_mask")
-    positions = isinstance(mask, Tensor) and labels is None and mask.ndim == 2
-    return labels, mask.bool() if positions else None
+    if isinstance(mask, Tensor) and labels is None and mask.ndim == 2:
+        return labels, mask.bool()
+    return labels, None
 
 
 def _size_of(tensors: Any, where: str) -> int:
@@ -110,9 +126,14 @@ def _size_of(tensors: Any, where: str) -> int:
 
     _map_tensors(tensors, note)
     if not sizes or sizes[0] == 0:
-        raise ValueError(f"{where} is empty: expected tensors with at least one sample in their first dimension")
+        raise ValueError(
+            f"{where} is empty: expected tensors with at least one sample in their first dimension"
+        )
     if len(set(sizes)) > 1:
-        raise ValueError(f"every tensor of a batch must have the samples first; {where} has first dimensions {sizes}")
+        raise ValueError(
+            "every tensor of a batch must have the samples first; "
+            f"{where} has first dimensions {sizes}"
+        )
     return sizes[0]
 
 

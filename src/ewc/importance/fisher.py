@@ -2,10 +2,11 @@
 
     F_i = 1/N Σ_n E_{y ~ p(y|x_n, θ)} [ (∂ log p(y | x_n, θ) / ∂θ_i)² ]
 
-(`sampled` replaces the expectation by one draw, `empirical` by the label in the data.) Squaring a batch's mean
-gradient is something else and wrong; here each sample's gradient is squared. A batch is run once; the graph it leaves
-tells where each parameter is used (`graph`), rules turn the inputs and output gradients of those operations into
-sums of squares (`rules`), and what no rule covers is done one sample at a time.
+(`sampled` replaces the expectation by one draw, `empirical` by the label in the data.) Squaring a
+batch's mean gradient is something else and wrong; here each sample's gradient is squared. A batch
+is run once; the graph it leaves tells where each parameter is used (`graph`), rules turn the inputs
+and output gradients of those operations into sums of squares (`rules`), and what no rule covers is
+done one sample at a time.
 """
 
 import warnings
@@ -14,14 +15,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge
 
 from ewc.importance.batches import Batch, read_batches
 from ewc.importance.graph import Graph
 from ewc.importance.likelihood import Kind, Likelihood, check_options, cotangents
-from ewc.importance.plan import Plan, Use, make_plan
+from ewc.importance.plan import Plan, Probe, make_plan
 from ewc.importance.preserve import left_as_found
-from ewc.importance.rules import Lookup, Rule, add_sum_of_squares, bind, chunks, padding_row, widen
+from ewc.importance.rules import widen
+from ewc.importance.together import BatchWork
 from ewc.selection import ParameterSelection, select_parameters, unwrap
 
 
@@ -35,23 +36,27 @@ def fisher_diagonal(
     parameters: ParameterSelection = None,
     generator: torch.Generator | None = None,
 ) -> dict[str, Tensor]:
-    """Mean over samples of the squared per-sample gradient of log p(y | x, θ), for every parameter by name.
+    """Mean over samples of the squared gradient of log p(y | x, θ), for every parameter by name.
 
     Args:
         model: any module; it is run in eval mode and left exactly as it was.
-        batches: yields `(inputs, targets)`, `inputs`, or a mapping of keywords (with `labels`); samples come first.
-            Several inputs go in a tuple, `((first, second), targets)`.
-        kind: `"exact"` is the expectation over the model's own labels, a backward pass a class; `"sampled"` draws
-            one label a sample from the model; `"empirical"` takes the labels in the data.
-        likelihood: `"categorical"` (logits in the last dimension; a label of -100 is ignored), `"gaussian"` (unit
-            variance), `"bernoulli"` (logits), or, for `"empirical"`, a callable `(outputs, targets) -> log p`, one value
-            a sample. The log-likelihood of a sequence is the sum over its positions.
+        batches: yields `(inputs, targets)`, `inputs`, or a mapping of keywords (with `labels`);
+            samples come first. Several inputs go in a tuple, `((first, second), targets)`.
+        kind: `"exact"` is the expectation over the model's own labels, a backward pass a class;
+            `"sampled"` draws one label a sample from the model; `"empirical"` takes the labels in
+            the data.
+        likelihood: `"categorical"` (logits in the last dimension; a label of -100 is ignored),
+            `"gaussian"` (unit variance), `"bernoulli"` (logits), or, for `"empirical"`, a callable
+            `(outputs, targets) -> log p`, one value a sample. The log-likelihood of a sequence is
+            the sum over its positions.
         max_samples: stop after so many samples.
-        parameters: names to take, as glob patterns (`"!head.*"` leaves out), or a callable; all trainable ones by default.
-        generator: where `"sampled"` draws from. Without it the global state is used and not advanced.
+        parameters: names to take, as glob patterns (`"!head.*"` leaves out), or a callable; all
+            trainable ones by default.
+        generator: where `"sampled"` draws from. Without it the global state is used and not
+            advanced.
 
     Returns:
-        A tensor like each parameter, at least float32; parameters that the output does not depend on get zeros.
+        A tensor like each parameter, at least float32; zeros where the output ignores it.
 
     Example:
         >>> import torch, ewc
@@ -62,14 +67,20 @@ def fisher_diagonal(
     """
     check_options(kind, likelihood)
     if torch.is_inference_mode_enabled():
-        raise RuntimeError("fisher_diagonal needs gradients and cannot run under torch.inference_mode(); torch.no_grad() is fine")
+        raise RuntimeError(
+            "fisher_diagonal needs gradients and cannot run under torch.inference_mode(); "
+            "torch.no_grad() is fine"
+        )
     if max_samples is not None and max_samples < 1:
         raise ValueError(f"max_samples must be at least 1, not {max_samples}")
     model = unwrap(model)
     selected = select_parameters(model, parameters)
     for name, parameter in selected.items():
         if parameter.is_complex():
-            raise TypeError(f"the Fisher of a complex parameter is not defined here: leave out {name!r} with parameters='!{name}'")
+            raise TypeError(
+                f"the Fisher of a complex parameter is not defined here: leave out {name!r} "
+                f"with parameters='!{name}'"
+            )
     with left_as_found(model):
         fisher = _FisherPass(model, selected, kind, likelihood, generator)
         for batch in read_batches(batches, model):
@@ -84,15 +95,26 @@ class _FisherPass:
     """Sums of squared per-sample gradients, batch by batch."""
 
     def __init__(
-        self, model: nn.Module, parameters: Mapping[str, nn.Parameter], kind: Kind, likelihood: Likelihood,
+        self,
+        model: nn.Module,
+        parameters: Mapping[str, nn.Parameter],
+        kind: Kind,
+        likelihood: Likelihood,
         generator: torch.Generator | None,
     ) -> None:
         self.model = model
         self.parameters = parameters
-        self.options: dict[str, Any] = {"kind": kind, "likelihood": likelihood, "generator": generator}
+        self.names = {id(parameter): name for name, parameter in parameters.items()}
+        self.options: dict[str, Any] = {
+            "kind": kind,
+            "likelihood": likelihood,
+            "generator": generator,
+        }
         self.samples = 0
         self.totals = {
-            name: torch.zeros(p.shape, dtype=torch.promote_types(p.dtype, torch.float32), device=p.device)
+            name: torch.zeros(
+                p.shape, dtype=torch.promote_types(p.dtype, torch.float32), device=p.device
+            )
             for name, p in parameters.items()
         }
         self.plans: dict[tuple[Any, ...], Plan] = {}
@@ -102,10 +124,15 @@ class _FisherPass:
         if self.samples == 0:
             raise ValueError("batches is empty: the Fisher needs at least one sample")
         if wanted is not None and self.samples < wanted:
-            warnings.warn(f"batches ended after {self.samples} samples, before max_samples={wanted}", stacklevel=3)
+            warnings.warn(
+                f"batches ended after {self.samples} samples, before max_samples={wanted}",
+                stacklevel=3,
+            )
         for name, total in self.totals.items():
-            if not bool(total.div_(self.samples).isfinite().all()):
-                raise ValueError(f"the Fisher of {name!r} is not finite: its gradients overflow or are NaN")
+            if not bool(total.div_(self.samples).sum().isfinite()):
+                raise ValueError(
+                    f"the Fisher of {name!r} is not finite: its gradients overflow or are NaN"
+                )
         return self.totals
 
     def add(self, batch: Batch) -> None:
@@ -114,23 +141,34 @@ class _FisherPass:
         if batch.size == 1:
             self.add_alone(batch, list(self.parameters), list(self.cotangents(batch, output)))
         else:
-            graph = Graph(output, self.parameters)
+            graph = Graph(output, self.names)
             plan = self.plan(batch, output, graph)
             if plan.mixed:
                 for n in range(batch.size):
                     sample = batch.take(n, n + 1)
-                    self.add_alone(sample, list(self.parameters), list(self.cotangents(sample, self.outputs(sample))))
+                    self.add_alone(
+                        sample,
+                        list(self.parameters),
+                        list(self.cotangents(sample, self.outputs(sample))),
+                    )
             else:
                 self.add_together(batch, output, graph, plan)
         self.samples += batch.size
 
     def outputs(self, batch: Batch) -> Tensor:
         output = batch.outputs(self.model)
-        if not bool(output.detach().sum(dtype=torch.promote_types(output.dtype, torch.float32)).isfinite()):
-            if not bool(output.detach().isfinite().all()):
-                raise ValueError(f"the model's outputs for {batch.where} are NaN or infinite: check its inputs and the weights")
+        values = output.detach()
+        # the sum is the quick test; a finite output can overflow it
+        if not bool(widen(values).sum().isfinite()) and not bool(values.isfinite().all()):
+            raise ValueError(
+                f"the model's outputs for {batch.where} are NaN or infinite: "
+                "check its inputs and the weights"
+            )
         if output.grad_fn is None:
-            raise ValueError("the model's output does not depend on any trainable parameter: is its forward under no_grad or detached?")
+            raise ValueError(
+                "the model's output does not depend on any trainable parameter: "
+                "is its forward under no_grad or detached?"
+            )
         return output
 
     def cotangents(self, batch: Batch, output: Tensor) -> Iterable[Tensor]:
@@ -138,110 +176,43 @@ class _FisherPass:
 
     def plan(self, batch: Batch, output: Tensor, graph: Graph) -> Plan:
         if graph.key not in self.plans:
-            plan = make_plan(self.model, batch, output, graph, self.parameters)
+            plan = make_plan(self.model, batch, Probe(output, graph), self.names)
             if plan.mixed:
                 warnings.warn(
-                    "the model's output for a sample depends on the other samples of its batch: the Fisher is taken one "
-                    "sample at a time, as if each came alone",
+                    "the model's output for a sample depends on the other samples of its batch: "
+                    "the Fisher is taken one sample at a time, as if each came alone",
                     stacklevel=4,
                 )
             self.plans[graph.key] = plan
         return self.plans[graph.key]
 
     def add_together(self, batch: Batch, output: Tensor, graph: Graph, plan: Plan) -> None:
-        """The fast way: one backward pass a cotangent to the operations that use parameters, then their rules."""
+        """The fast way: one backward pass a cotangent to the operations that use parameters, then
+        their rules.
+        """
         vectors = self.cotangents(batch, output)
         if plan.alone:
             vectors = list(vectors)
-        work = _BatchWork(self.totals, graph, plan, batch.size)
-        for vector in vectors:
-            work.add(output, vector.to(output.dtype))
-        work.finish()
-        del output, work
+        with torch.no_grad():
+            work = BatchWork(self.totals, graph, plan, batch.size)
+            for vector in vectors:
+                work.add(output, vector.to(output.dtype))
+            work.finish()
+        del output, graph, work
         for n in range(batch.size if plan.alone else 0):
-            self.add_alone(batch.take(n, n + 1), plan.alone, [vector[n : n + 1] for vector in vectors])
+            self.add_alone(
+                batch.take(n, n + 1), plan.alone, [vector[n : n + 1] for vector in vectors]
+            )
 
     def add_alone(self, sample: Batch, names: list[str], vectors: list[Tensor]) -> None:
         """The general way: one sample's gradients by plain autograd."""
         output = sample.outputs(self.model)
         inputs = [self.parameters[name] for name in names]
         for vector in vectors:
-            grads = torch.autograd.grad(output, inputs, vector.to(output.dtype), retain_graph=True, allow_unused=True)
+            grads = torch.autograd.grad(
+                output, inputs, vector.to(output.dtype), retain_graph=True, allow_unused=True
+            )
             for name, grad in zip(names, grads, strict=True):
                 if grad is not None:
                     grad = widen(grad.to_dense() if grad.is_sparse else grad)
                     self.totals[name].addcmul_(grad, grad)
-
-
-class _BatchWork:
-    """The rules of one batch, bound to its graph."""
-
-    def __init__(self, totals: dict[str, Tensor], graph: Graph, plan: Plan, size: int) -> None:
-        self.totals, self.graph, self.plan, self.size = totals, graph, plan, size
-        self.nodes = sorted({use.node for uses in plan.uses.values() for use in uses})
-        self.rules = {use: self.rule(name, use) for name, uses in plan.uses.items() for use in uses}
-        self.separable = {
-            name: uses[0]
-            for name, uses in plan.uses.items()
-            if len(uses) == 1 and self.rules[uses[0]].separable and not self.looked_up(uses[0])
-        }
-        self.squared: dict[int, Tensor] = {}
-
-    def rule(self, name: str, use: Use) -> Rule:
-        weight = self.graph.shape(use.steps[-1].node, use.steps[-1].number) if use.steps else self.totals[name].shape
-        return bind(self.graph.nodes[use.node], use.slot, self.plan.layouts[use.node], weight, self.size)
-
-    def looked_up(self, use: Use) -> bool:
-        return any(step.is_lookup(self.graph) for step in use.steps)
-
-    def add(self, output: Tensor, vector: Tensor) -> None:
-        """Pull one cotangent back to every operation and square it there."""
-        edges = [GradientEdge(self.graph.nodes[node], 0) for node in self.nodes]
-        grads = torch.autograd.grad(output, edges, vector, retain_graph=True) if edges else ()
-        layouts = self.plan.layouts
-        by_node = {
-            node: layouts[node].by_sample(widen(grad), self.size) for node, grad in zip(self.nodes, grads, strict=True)
-        }
-        for node in {use.node for use in self.separable.values()}:
-            grad = by_node[node]
-            # the other factor of a separable square is the same for every cotangent, so only this one is summed
-            self.squared[node] = self.squared[node].addcmul_(grad, grad) if node in self.squared else grad.square()
-        for name, uses in self.plan.uses.items():
-            if name in self.separable:
-                continue
-            if len(uses) == 1 and not self.looked_up(uses[0]):
-                self.rules[uses[0]].add_squares(self.seen_by(uses[0], self.totals[name]), by_node[uses[0].node])
-            elif uses:
-                self.add_summed(self.totals[name], uses, by_node)
-
-    def finish(self) -> None:
-        for name, use in self.separable.items():
-            self.rules[use].add_separable(self.seen_by(use, self.totals[name]), self.squared[use.node])
-
-    def seen_by(self, use: Use, total: Tensor) -> Tensor:
-        """`total` in the shape in which the operation sees the parameter."""
-        buffer = total.unsqueeze(0)
-        for step in use.steps:
-            buffer = step.view(self.graph, buffer)
-        return buffer[0]
-
-    def add_summed(self, total: Tensor, uses: list[Use], grads: dict[int, Tensor]) -> None:
-        """A parameter used more than once: its per-sample gradients are summed over the uses before squaring."""
-        cost = max(total.numel(), *(self.rules[use].cost(grads[use.node]) for use in uses))
-        for start, stop in chunks(self.size, cost):
-            buffer = total.new_zeros(stop - start, *total.shape)
-            for use in uses:
-                self.add_use(buffer, use, grads[use.node], start, stop)
-            add_sum_of_squares(total, buffer)
-
-    def add_use(self, buffer: Tensor, use: Use, grad: Tensor, start: int, stop: int) -> None:
-        rule = self.rules[use]
-        for step in use.steps:
-            if step.is_lookup(self.graph):
-                node = self.graph.nodes[step.node]
-                indices = node._saved_indices.reshape(1, -1).expand(stop - start, -1)
-                looked_up = rule.per_sample(grad, start, stop)
-                Lookup(indices, buffer.shape[1], padding_row(node)).add_to(buffer, looked_up, 0, stop - start)
-                return
-            buffer = step.view(self.graph, buffer)
-        rule.add_to(buffer, grad, start, stop)

@@ -1,9 +1,10 @@
 """Where the parameters are used, read from the autograd graph of an output.
 
-The graph is the truth about a model: a weight used by two modules, through `F.linear`, or twice by a recurrence has that
-many edges into it, whatever the modules look like. `Graph` lists the nodes in a fixed order, so that two graphs of the
-same computation (for batches of different size) can be compared node by node, and `Step`s are the ways a parameter
-passes on its way to an operation: transposed, cut, reshaped or cast, never mixed with data.
+The graph is the truth about a model: a weight used by two modules, through `F.linear`, or twice by
+a recurrence has that many edges into it, whatever the modules look like. `Graph` lists the nodes in
+a fixed order, so that two graphs of the same computation (for batches of different size) can be
+compared node by node, and `Step`s are the ways a parameter passes on its way to an operation:
+transposed, cut, reshaped or cast, never mixed with data.
 """
 
 from collections.abc import Mapping
@@ -20,33 +21,32 @@ Node = Any  # torch.autograd.graph.Node, whose saved values have no types
 class Graph:
     """The nodes behind `output`, depth first, with who consumes what."""
 
-    def __init__(self, output: Tensor, parameters: Mapping[str, Tensor]) -> None:
-        names = {id(parameter): name for name, parameter in parameters.items()}
+    def __init__(self, output: Tensor, parameters: Mapping[int, str]) -> None:
+        """`parameters` are the names of the parameters to find, by their `id`."""
         self.nodes: list[Node] = []
         self.parameters: dict[int, str] = {}
-        index: dict[Node, int] = {}
-        stack = [output.grad_fn]
+        index: dict[Node | None, int] = {None: -1}
+        stack: list[Node] = [output.grad_fn]
         while stack:
-            node = stack.pop()
-            if node is None or node in index:
+            node: Node = stack.pop()
+            if node in index:
                 continue
             index[node] = len(self.nodes)
             self.nodes.append(node)
-            if hasattr(node, "variable") and id(node.variable) in names:
-                self.parameters[index[node]] = names[id(node.variable)]
-            stack.extend(child for child, _ in reversed(node.next_functions))
+            if not node.next_functions and id(getattr(node, "variable", None)) in parameters:
+                self.parameters[index[node]] = parameters[id(node.variable)]
+            stack += [child for child, _ in node.next_functions[::-1]]
         self.edges = [
-            tuple((index[child], number) if child is not None else (-1, number) for child, number in node.next_functions)
+            tuple([(index[child], number) for child, number in node.next_functions])
             for node in self.nodes
         ]
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
-        """What makes two graphs the same computation: the operations, how they hang together, and the parameters."""
-        return tuple(
-            (node.name(), edges, self.parameters.get(i))
-            for i, (node, edges) in enumerate(zip(self.nodes, self.edges, strict=True))
-        )
+        """What makes two graphs the same computation: the operations, how they hang together, and
+        the parameters.
+        """
+        return tuple(map(type, self.nodes)), tuple(self.edges), tuple(self.parameters.items())
 
     @cached_property
     def consumers(self) -> dict[int, list[tuple[int, int, int]]]:
@@ -65,14 +65,15 @@ class Graph:
 
 @dataclass(frozen=True)
 class Step:
-    """A node between a parameter and its use that only rearranges, cuts, casts or looks up rows of it."""
+    """A node between a parameter and its use that only rearranges, cuts, casts or looks up rows of
+    it.
+
+    A row may be looked up twice, so that squares do not pass through a lookup.
+    """
 
     node: int
     number: int
-
-    def is_lookup(self, graph: Graph) -> bool:
-        """Rows are looked up, perhaps twice, so that squares do not pass through this step."""
-        return bool(graph.nodes[self.node].name() == LOOKUP)
+    is_lookup: bool
 
     def view(self, graph: Graph, buffer: Tensor) -> Tensor:
         """The same view of `buffer`, which has one leading dimension more than the parameter."""
@@ -82,13 +83,15 @@ class Step:
                 return buffer.transpose(-1, -2) if buffer.ndim == 3 else buffer
             case "TransposeBackward0":
                 rank = buffer.ndim - 1
-                return buffer.transpose(1 + _dim(node._saved_dim0, rank), 1 + _dim(node._saved_dim1, rank))
+                return buffer.transpose(
+                    1 + _dim(node._saved_dim0, rank), 1 + _dim(node._saved_dim1, rank)
+                )
             case "SplitBackward0":
                 dim = 1 + _dim(node._saved_dim, buffer.ndim - 1)
-                return buffer.split(node._saved_split_size, dim)[self.number]
+                return torch.split(buffer, node._saved_split_size, dim)[self.number]
             case "SplitWithSizesBackward0":
                 dim = 1 + _dim(node._saved_dim, buffer.ndim - 1)
-                return buffer.split(list(node._saved_split_sizes), dim)[self.number]
+                return torch.split(buffer, list(node._saved_split_sizes), dim)[self.number]
             case "ViewBackward0" | "UnsafeViewBackward0" | "UnsqueezeBackward0":
                 return buffer.view(buffer.shape[0], *graph.shape(self.node))
         return buffer  # cast, alias or clone
@@ -96,9 +99,17 @@ class Step:
 
 LOOKUP = "EmbeddingBackward0"
 VIEWS = {
-    "TBackward0", "TransposeBackward0", "SplitBackward0", "SplitWithSizesBackward0", "ViewBackward0",
-    "UnsafeViewBackward0", "UnsqueezeBackward0", "ToCopyBackward0", "AliasBackward0", "CloneBackward0",
-}  # fmt: skip
+    "AliasBackward0",
+    "CloneBackward0",
+    "SplitBackward0",
+    "SplitWithSizesBackward0",
+    "TBackward0",
+    "ToCopyBackward0",
+    "TransposeBackward0",
+    "UnsafeViewBackward0",
+    "UnsqueezeBackward0",
+    "ViewBackward0",
+}
 STEPS = VIEWS | {LOOKUP}
 
 

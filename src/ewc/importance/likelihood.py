@@ -1,16 +1,18 @@
 """What a model's outputs say about its labels, as gradients at the outputs.
 
-Every Fisher here is a sum of squares of `(∂output/∂θ)ᵀ v` over samples and over some vectors `v` at the outputs, the
-*cotangents*. This file makes them:
+Every Fisher here is a sum of squares of `(∂output/∂θ)ᵀ v` over samples and over some vectors `v` at
+the outputs, the *cotangents*. This file makes them:
 
-- `exact`: `v_k = √p_k ∂log p_k/∂output`, one for every outcome k, so that `Σ_k` is the expectation over labels;
+- `exact`: vectors with `Σ_k v_k v_kᵀ = E_y[∂log p(y)/∂output ∂log p(y)/∂outputᵀ]`, the expectation
+  over all labels;
 - `sampled`: `v = ∂log p(y)/∂output` for one label `y` drawn from the model;
 - `empirical`: the same for the label in the data.
 
-Several positions (a sequence) or outputs are independent given the input, and the sample's log-likelihood is their sum.
-In the expectation the cross terms vanish, so `exact` needs one cotangent a position and outcome and is still exact.
-Draws invert the cumulative distribution of one uniform number an outcome, taken in order: the labels do not depend on
-how the samples are split into batches.
+Several positions (a sequence) or outputs are independent given the input, and the sample's
+log-likelihood is their sum. In the expectation the cross terms vanish, so `exact` takes the
+positions one by one and is still exact. Draws invert the cumulative distribution of one uniform
+number an outcome, taken in order: the labels do not depend on how the samples are split into
+batches.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,8 +37,8 @@ def check_options(kind: str, likelihood: object) -> None:
     if callable(likelihood):
         if kind != "empirical":
             raise ValueError(
-                f"kind={kind!r} needs the model's own labels, which a callable likelihood cannot give: "
-                "use kind='empirical'"
+                f"kind={kind!r} needs the model's own labels, which a callable likelihood cannot "
+                "give: use kind='empirical'"
             )
         return
     _check_name("likelihood", likelihood, get_args(LikelihoodName))
@@ -60,7 +62,8 @@ def cotangents(
     generator: torch.Generator | None,
     where: str,
 ) -> Iterator[Tensor]:
-    """The vectors at `output` (batch first) whose pulled-back squares sum to the Fisher of the batch.
+    """The vectors at `output` (batch first) whose pulled-back squares sum to the Fisher of the
+    batch.
 
     `mask` is true at the positions that count, `where` names the batch in errors.
     """
@@ -68,7 +71,9 @@ def cotangents(
     if out.dtype in (torch.float16, torch.bfloat16):
         out = out.float()
     if kind == "empirical" and targets is None:
-        raise ValueError(f"kind='empirical' needs targets, but {where} has none: yield (inputs, targets)")
+        raise ValueError(
+            f"kind='empirical' needs targets, but {where} has none: yield (inputs, targets)"
+        )
     if callable(likelihood):
         yield _of_callable(likelihood, out, targets, where)
     elif likelihood == "categorical":
@@ -77,73 +82,108 @@ def cotangents(
         yield from _elementwise(out, targets, kind, likelihood, generator, where)
 
 
-def _of_callable(log_likelihood: LogLikelihood, out: Tensor, targets: Tensor | None, where: str) -> Tensor:
-    """∂/∂output of the sum over samples of `log_likelihood(output, targets)`, one value a sample."""
+def _of_callable(
+    log_likelihood: LogLikelihood, out: Tensor, targets: Tensor | None, where: str
+) -> Tensor:
+    """∂/∂output of the sum over samples of `log_likelihood(output, targets)`, one value a
+    sample.
+    """
     out = out.requires_grad_()
     value = log_likelihood(out, targets)
     if not isinstance(value, Tensor) or value.shape != out.shape[:1]:
         came = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise ValueError(f"a callable likelihood must return one value a sample, shape {tuple(out.shape[:1])}; "
-                         f"for {where} it returned {came}")
+        raise ValueError(
+            f"a callable likelihood must return one value a sample, shape {tuple(out.shape[:1])}; "
+            f"for {where} it returned {came}"
+        )
     (cotangent,) = torch.autograd.grad(value.sum(), out)
     return cotangent
 
 
 def _categorical(
-    logits: Tensor, targets: Tensor | None, mask: Tensor | None, kind: Kind,
-    generator: torch.Generator | None, where: str,
+    logits: Tensor,
+    targets: Tensor | None,
+    mask: Tensor | None,
+    kind: Kind,
+    generator: torch.Generator | None,
+    where: str,
 ) -> Iterator[Tensor]:
     """Softmax over the last dimension: ∂log p_y/∂logits = onehot(y) − p."""
     if logits.ndim < 2 or logits.shape[-1] < 2:
-        raise ValueError(f"likelihood='categorical' needs outputs (batch, ..., classes) with 2 classes or more; "
-                         f"{where} gave {tuple(logits.shape)}: use 'bernoulli' or 'gaussian' for single outputs")
+        raise ValueError(
+            f"likelihood='categorical' needs outputs (batch, ..., classes) with 2 classes or more; "
+            f"{where} gave {tuple(logits.shape)}: use 'bernoulli' or 'gaussian' for single outputs"
+        )
+    if kind == "empirical":
+        targets = _checked_labels(logits, targets, where)
     counted = _counted_positions(logits, targets, mask)
     probabilities = logits.softmax(-1)
     if kind == "exact":
         yield from _every_class(probabilities, counted)
         return
-    if kind == "sampled":
-        labels = _draw_class(probabilities, generator)
-    else:
-        labels = _checked_labels(logits, targets, where)
+    labels = (
+        targets
+        if kind == "empirical" and targets is not None
+        else _draw_class(probabilities, generator)
+    )
+    if counted is not None:
+        labels = labels.clamp(min=0)
     cotangent = probabilities.neg_()
-    one = torch.ones((), dtype=logits.dtype, device=logits.device).expand(*labels.shape, 1)
-    cotangent.scatter_add_(-1, labels.clamp(min=0).unsqueeze(-1), one)
+    cotangent.scatter_add_(
+        -1, labels.unsqueeze(-1), cotangent.new_ones(()).expand(*labels.shape, 1)
+    )
     if counted is not None:
         cotangent.mul_(counted.unsqueeze(-1))
     yield cotangent
 
 
 def _every_class(probabilities: Tensor, counted: Tensor | None) -> Iterator[Tensor]:
-    """√p_k (e_k − p) at each position in turn: a cotangent a position and class."""
-    batch, classes = probabilities.shape[0], probabilities.shape[-1]
+    """Columns of a square root of E[∂log p ∂log pᵀ] = diag(p) − ppᵀ, at each position in turn.
+
+    Its Cholesky factor has one column fewer than √p_k (e_k − p) would give, and so saves a backward
+    pass. With the tails q_j = Σ_{k>j} p_k and t_j = q_j + p_j,
+
+        L_jj = √(p_j q_j / t_j)    and    L_ij = −p_i √(p_j / (q_j t_j)) for i > j.
+    """
     refuse_many_outputs(probabilities[0].numel())
-    flat = probabilities.reshape(batch, -1, classes)
-    weight = flat.sqrt()
+    batch, classes = probabilities.shape[0], probabilities.shape[-1]
+    p = probabilities.reshape(batch, -1, classes)
+    tiny = torch.finfo(p.dtype).tiny
+    tails = p.flip(-1).cumsum(-1).flip(-1)
+    root_after = tails.roll(-1, -1).sqrt()
+    share = (p / tails.clamp_min(tiny)).sqrt()
     if counted is not None:
-        weight = weight * counted.reshape(batch, -1, 1)
-    for position in range(flat.shape[1]):
-        for k in range(classes):
-            cotangent = torch.zeros_like(flat)
-            cotangent[:, position] = -flat[:, position]
-            cotangent[:, position, k] += 1.0
-            cotangent[:, position] *= weight[:, position, k, None]
+        share = share * counted.reshape(batch, -1, 1)
+    for position in range(p.shape[1]):
+        for j in range(classes - 1):
+            weight, root = share[:, position, j, None], root_after[:, position, j, None]
+            cotangent = torch.zeros_like(p)
+            cotangent[:, position, j:] = p[:, position, j:] * (-weight / root.clamp_min(tiny))
+            cotangent[:, position, j] = (weight * root).squeeze(1)
             yield cotangent.reshape(probabilities.shape)
 
 
 def refuse_many_outputs(outputs: int) -> None:
     """`exact` costs a backward an output: past a thousand it is not what the user wants."""
     if outputs > MAX_EXACT_OUTPUTS:
-        raise ValueError(f"kind='exact' takes a backward pass an output and is refused above {MAX_EXACT_OUTPUTS}; "
-                         f"this model has {outputs} a sample: use kind='sampled'")
+        raise ValueError(
+            "kind='exact' takes a backward pass an output and is refused above "
+            f"{MAX_EXACT_OUTPUTS}; this model has {outputs} a sample: use kind='sampled'"
+        )
 
 
-def _counted_positions(logits: Tensor, targets: Tensor | None, mask: Tensor | None) -> Tensor | None:
-    """True where a position counts: labelled (not -100), or, without labels, attended to."""
+def _counted_positions(
+    logits: Tensor, targets: Tensor | None, mask: Tensor | None
+) -> Tensor | None:
+    """1 where a position counts: labelled (not -100) or, without labels, attended to."""
     counted = mask
-    if targets is not None and not targets.is_floating_point() and targets.shape == logits.shape[:-1]:
-        counted = targets != IGNORE
-    if counted is None or counted.shape != logits.shape[:-1] or bool(counted.all()):
+    if (
+        targets is not None
+        and not targets.is_floating_point()
+        and targets.shape == logits.shape[:-1]
+    ):
+        counted = None if int(targets.min()) > IGNORE else targets != IGNORE
+    if counted is None or counted.shape != logits.shape[:-1]:
         return None
     return counted.to(logits.dtype)
 
@@ -152,57 +192,83 @@ def _checked_labels(logits: Tensor, targets: Tensor | None, where: str) -> Tenso
     assert targets is not None
     classes = logits.shape[-1]
     if targets.is_floating_point() or targets.shape != logits.shape[:-1]:
-        raise ValueError(f"categorical targets must be integer labels of shape {tuple(logits.shape[:-1])} (classes in "
-                         f"the last dimension of the outputs); {where} has {targets.dtype} {tuple(targets.shape)}")
-    bad = ((targets < 0) & (targets != IGNORE)) | (targets >= classes)
-    if bool(bad.any()):
-        raise ValueError(f"labels must be 0 to {classes - 1} (or {IGNORE}, ignored); "
-                         f"{where} has {int(targets[bad][0])}")
+        raise ValueError(
+            f"categorical targets must be integer labels of shape {tuple(logits.shape[:-1])} "
+            "(classes are the last dimension of the outputs); "
+            f"{where} has {targets.dtype} {tuple(targets.shape)}"
+        )
+    least, most = targets.aminmax()
+    if not 0 <= int(least) <= int(most) < classes:
+        bad = ((targets < 0) & (targets != IGNORE)) | (targets >= classes)
+        if bool(bad.any()):
+            raise ValueError(
+                f"labels must be 0 to {classes - 1} (or {IGNORE}, ignored); "
+                f"{where} has {int(targets[bad][0])}"
+            )
     return targets.long()
 
 
 def _uniform(shape: torch.Size, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Uniform numbers in (0, 1), drawn in order where the generator lives, so that a seed means one thing anywhere."""
+    """Uniform numbers in (0, 1], drawn in order where the generator lives, so that a seed means one
+    thing anywhere.
+    """
     device = generator.device if generator is not None else torch.device("cpu")
-    tiny = torch.finfo(torch.float32).tiny
-    return torch.rand(shape, generator=generator, device=device).clamp_min_(tiny).to(like.device, like.dtype)
+    return (1.0 - torch.rand(shape, generator=generator, device=device)).to(like.device, like.dtype)
 
 
-def _draw_class(probabilities: Tensor, generator: torch.Generator | None, block: int = 256) -> Tensor:
-    """One class a position by inverting the cumulative sum, in blocks: summing 50,000 classes in a row would round."""
+def _draw_class(
+    probabilities: Tensor, generator: torch.Generator | None, block: int = 256
+) -> Tensor:
+    """One class a position by inverting the cumulative sum, in blocks: summing 50,000 classes in a
+    row would round.
+    """
     classes = probabilities.shape[-1]
     uniform = _uniform(probabilities.shape[:-1], probabilities, generator).unsqueeze(-1)
     if classes <= block:
         return _invert(probabilities, uniform).squeeze(-1)
-    padded = torch.nn.functional.pad(probabilities, (0, -classes % block)).unflatten(-1, (-1, block))
-    sums = padded.sum(-1)
+    blocks = torch.nn.functional.pad(probabilities, (0, -classes % block)).unflatten(
+        -1, (-1, block)
+    )
+    sums = blocks.sum(-1)
+    cumulative = sums.cumsum(-1)
     chosen = _invert(sums, uniform)
-    below = sums.cumsum(-1).gather(-1, chosen) - sums.gather(-1, chosen)
-    inside = padded.gather(-2, chosen.unsqueeze(-1).expand(*chosen.shape, block)).squeeze(-2)
-    rest = (uniform - below / sums.sum(-1, keepdim=True)).clamp_min(0) / (sums.gather(-1, chosen) / sums.sum(-1, True))
-    return (chosen * block + _invert(inside, rest)).squeeze(-1).clamp_max(classes - 1)
+    inside = blocks.gather(-2, chosen.unsqueeze(-1).expand(*chosen.shape, block)).squeeze(-2)
+    below = cumulative.gather(-1, chosen) - sums.gather(-1, chosen)
+    share = (uniform * cumulative[..., -1:] - below) / sums.gather(-1, chosen)
+    tiny = torch.finfo(share.dtype).tiny
+    return (chosen * block + _invert(inside, share.clamp(tiny, 1.0))).squeeze(-1)
 
 
 def _invert(weights: Tensor, uniform: Tensor) -> Tensor:
-    """The first index whose cumulative share of `weights` exceeds `uniform`; never one of zero weight."""
+    """The first index at which the cumulative share of `weights` reaches `uniform` > 0; its weight
+    is never zero.
+    """
     cumulative = weights.cumsum(-1)
-    index = torch.searchsorted(cumulative, uniform * cumulative[..., -1:], right=True)
-    last = (weights > 0).cumsum(-1).argmax(-1, keepdim=True)
-    return torch.minimum(index, last)
+    return torch.searchsorted(cumulative, uniform * cumulative[..., -1:])
 
 
 def _elementwise(
-    out: Tensor, targets: Tensor | None, kind: Kind, likelihood: LikelihoodName,
-    generator: torch.Generator | None, where: str,
+    out: Tensor,
+    targets: Tensor | None,
+    kind: Kind,
+    likelihood: LikelihoodName,
+    generator: torch.Generator | None,
+    where: str,
 ) -> Iterator[Tensor]:
-    """Independent outputs, gaussian (unit variance) or bernoulli (logits): ∂log p(y)/∂output = y − mean."""
+    """Independent outputs, gaussian (unit variance) or bernoulli (logits): ∂log p(y)/∂output = y −
+    mean.
+    """
     mean = out if likelihood == "gaussian" else out.sigmoid()
     if kind == "exact":
         deviation = torch.ones_like(out) if likelihood == "gaussian" else (mean * (1 - mean)).sqrt()
         yield from _every_output(deviation)
     elif kind == "sampled":
         uniform = _uniform(out.shape, out, generator)
-        yield torch.special.ndtri(uniform) if likelihood == "gaussian" else (uniform < mean).to(out.dtype) - mean
+        yield (
+            torch.special.ndtri(uniform - 2.0**-25)
+            if likelihood == "gaussian"
+            else (uniform <= mean).to(out.dtype) - mean
+        )
     else:
         yield _checked_values(out, targets, likelihood, where) - mean
 
@@ -217,15 +283,21 @@ def _every_output(deviation: Tensor) -> Iterator[Tensor]:
         yield cotangent.reshape(deviation.shape)
 
 
-def _checked_values(out: Tensor, targets: Tensor | None, likelihood: LikelihoodName, where: str) -> Tensor:
+def _checked_values(
+    out: Tensor, targets: Tensor | None, likelihood: LikelihoodName, where: str
+) -> Tensor:
     assert targets is not None
     if targets.shape != out.shape:
-        raise ValueError(f"{likelihood} targets must have the outputs' shape {tuple(out.shape)}; "
-                         f"{where} has {tuple(targets.shape)}")
+        raise ValueError(
+            f"{likelihood} targets must have the outputs' shape {tuple(out.shape)}; "
+            f"{where} has {tuple(targets.shape)}"
+        )
     values = targets.to(out.dtype)
     if not bool(values.isfinite().all()):
         raise ValueError(f"targets must be finite; {where} has NaN or infinite ones")
     if likelihood == "bernoulli" and bool(((values < 0) | (values > 1)).any()):
-        raise ValueError(f"bernoulli targets must lie in [0, 1]; {where} reaches from "
-                         f"{float(values.min()):g} to {float(values.max()):g}")
+        raise ValueError(
+            f"bernoulli targets must lie in [0, 1]; {where} reaches from "
+            f"{float(values.min()):g} to {float(values.max()):g}"
+        )
     return values

@@ -1,9 +1,12 @@
-"""How much two tasks rely on the same weights: the overlap of their Fisher diagonals (the paper's appendix).
+"""How much two tasks rely on the same weights: the overlap of their Fisher diagonals (the paper's
+appendix).
 
-With `F̂` scaled to unit trace, `d²(F̂₁, F̂₂) = ½ ‖F̂₁^½ − F̂₂^½‖²` and the overlap is `1 − d² = Σ_i √(F̂₁ᵢ F̂₂ᵢ)`.
+With `F̂` scaled to unit trace, `d²(F̂₁, F̂₂) = ½ ‖F̂₁^½ − F̂₂^½‖²` and the overlap is `1 − d² = Σ_i
+√(F̂₁ᵢ F̂₂ᵢ)`.
 """
 
 from collections.abc import Mapping
+from math import sqrt
 
 import torch
 from torch import Tensor
@@ -26,11 +29,12 @@ def fisher_overlap(f1: Mapping[str, Tensor], f2: Mapping[str, Tensor]) -> float:
         norm2 += float(second.sum())
     if norm1 == 0 or norm2 == 0:
         raise ValueError("the overlap of a Fisher that is zero everywhere is not defined")
-    return min(1.0, max(0.0, shared / (norm1 * norm2) ** 0.5))
+    return min(1.0, shared / sqrt(norm1 * norm2))
 
 
 def fisher_overlap_by_layer(f1: Mapping[str, Tensor], f2: Mapping[str, Tensor]) -> dict[str, float]:
-    """The overlap within each layer (a parameter name without its last part), each scaled to unit trace by itself.
+    """The overlap within each layer (a parameter name without its last part), each scaled to unit
+    trace by itself.
 
     Layers that neither task uses are left out.
     """
@@ -49,10 +53,19 @@ def fisher_overlap_by_layer(f1: Mapping[str, Tensor], f2: Mapping[str, Tensor]) 
 def _check_same(f1: Mapping[str, Tensor], f2: Mapping[str, Tensor]) -> None:
     if not f1 or f1.keys() != f2.keys():
         odd = sorted(f1.keys() ^ f2.keys())
-        raise ValueError(f"two Fishers of the same parameters were expected; only one of them has {odd or 'any at all'}")
+        raise ValueError(
+            "two Fishers of the same parameters were expected; "
+            f"only one of them has {odd or 'any at all'}"
+        )
     for name in f1:
         if f1[name].shape != f2[name].shape:
-            raise ValueError(f"{name!r} has shape {tuple(f1[name].shape)} in one Fisher and {tuple(f2[name].shape)} in the other")
+            raise ValueError(
+                f"{name!r} has shape {tuple(f1[name].shape)} in one Fisher "
+                f"and {tuple(f2[name].shape)} in the other"
+            )
         for fisher in (f1[name], f2[name]):
             if not bool((torch.isfinite(fisher) & (fisher >= 0)).all()):
-                raise ValueError(f"{name!r} has a negative or NaN entry: a Fisher diagonal is finite and not negative")
+                raise ValueError(
+                    f"{name!r} has a negative or NaN entry: "
+                    "a Fisher diagonal is finite and not negative"
+                )

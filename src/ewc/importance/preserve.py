@@ -9,7 +9,9 @@ from torch import nn
 
 @contextmanager
 def left_as_found(model: nn.Module) -> Iterator[None]:
-    """Run in eval mode with gradients on and compiled parts eager; afterwards all is as before, also after an error."""
+    """Run in eval mode with gradients on and compiled parts eager; afterwards all is as before,
+    also after an error.
+    """
     modes = [(module, module.training) for module in model.modules()]
     buffers = [
         (module, name, buffer, buffer._version, buffer.detach().clone())
@@ -17,12 +19,22 @@ def left_as_found(model: nn.Module) -> Iterator[None]:
         for name, buffer in module._buffers.items()
         if buffer is not None
     ]
-    devices = {parameter.device.index for parameter in model.parameters() if parameter.device.type == "cuda"}
+    devices = {
+        parameter.device.index
+        for parameter in model.parameters()
+        if parameter.device.type == "cuda"
+    }
     with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=sorted(d for d in devices if d is not None)))
+        stack.enter_context(
+            torch.random.fork_rng(devices=sorted(d for d in devices if d is not None))
+        )
         stack.enter_context(torch.enable_grad())
         # cuDNN has no backward for recurrent layers in eval mode
-        stack.enter_context(torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled and not _recurrent(model)))
+        stack.enter_context(
+            torch.backends.cudnn.flags(
+                enabled=torch.backends.cudnn.enabled and not _recurrent(model)
+            )
+        )
         if _compiled(model):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         try:
