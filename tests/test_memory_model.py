@@ -131,6 +131,21 @@ def test_a_grown_head_is_pulled_on_its_old_part_and_trains_on_the_new():
     assert not torch.isclose(model.head.bias[2:], before["head.bias"][2:]).any()
 
 
+def test_a_head_may_grow_while_a_task_is_set_aside():
+    model = make_model(outputs=2)
+    memory = EWC(model, strength=5.0, keep_tasks=True)
+    twin = EWC(model, strength=5.0)
+    for task, seed in (("A", 1), ("B", 2)):
+        move(model, seed)
+        memory.anchor(seed, task=task)
+        twin.anchor(seed, task=task)
+    with memory.without("A"):
+        grow_head(model, 4)
+        move(model, 3)
+        assert 0 < memory.penalty() < twin.penalty()
+    assert_same_pull(model, memory.penalty(), twin.penalty())
+
+
 def test_a_head_that_shrank_is_named():
     model = make_model(outputs=3)
     memory = EWC(model, strength=1.0)

@@ -124,6 +124,20 @@ def test_each_step_is_the_equation_and_follows_the_learning_rate_and_the_strengt
         torch.testing.assert_close(held.model.weight, expected, rtol=1e-13, atol=1e-13)
 
 
+def test_adams_first_step_is_the_equation_with_the_bias_corrected_moment() -> None:
+    held, free = Problem(), Problem()
+    optimizers = [Adam(p.model.parameters(), lr=0.2, eps=0.1) for p in (held, free)]
+    held.memory.attach(optimizers[0])
+    for problem, optimizer in zip((held, free), optimizers, strict=True):
+        one_step(problem, optimizer)
+    precision = sum(p["weight"] for p, _ in held.wells)
+    moment = sum(p["weight"] * a["weight"] for p, a in held.wells)
+    eta = 0.2 / (free.model.weight.grad.abs() + 0.1)  # after one step v̂ is the squared gradient
+    pull = eta * STRENGTH
+    expected = (free.model.weight + pull * moment) / (1 + pull * precision)
+    torch.testing.assert_close(held.model.weight, expected, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("strength", [1e-6, 1e3, 1e12])
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
 def test_the_proximal_pull_is_finite_for_any_strength(make: Make, strength: float) -> None:
