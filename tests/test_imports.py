@@ -1,4 +1,4 @@
-"""Imports go one way, from the front door down to the algorithm, and the algorithm needs torch and numpy alone."""
+"""Imports go one way, down to the algorithm, which needs torch and numpy alone."""
 
 import ast
 import sys

@@ -16,7 +16,7 @@ from ewc.report import view_of
 from ewc.report.progress import display
 from ewc.report.tensorboard import Events, NoEvents
 from ewc.runs.directory import RunDirectory
-from ewc.runs.engine import Report, run_parts
+from ewc.runs.engine import Part, Report, run_parts
 from ewc.runs.errors import Interrupted, RunError
 
 DEFAULT_PRESET = "quick"
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = build_parser().parse_args(arguments)
     try:
         return int(options.do(options))
-    except (RunError, ValueError, FileNotFoundError) as error:
+    except RunError as error:
         print(f"ewc: {error}", file=sys.stderr)
         return 1
 
@@ -127,9 +127,10 @@ def run_experiment(options: argparse.Namespace) -> int:
     if options.workers < 1:
         raise RunError(f"--workers must be at least 1, got {options.workers}")
     default = Path("runs") / config.name / f"{options.preset}-{config.seed}"
+    parts = config.parts()
+    _try_out(parts[0])
     run = RunDirectory(options.out or default)
     run.start(config.to_dict(), resume=options.resume)
-    parts = config.parts()
     events = Events(run.path / "tensorboard") if options.tensorboard else NoEvents()
     console = Console()
     try:
@@ -152,6 +153,14 @@ def run_experiment(options: argparse.Namespace) -> int:
         )
         return 130
     return show(run)
+
+
+def _try_out(part: Part) -> None:
+    """Make a learner and drop it, so that bad data shows before anything is written."""
+    try:
+        part.make(part.config)
+    except (ValueError, FileNotFoundError) as error:
+        raise RunError(str(error)) from error
 
 
 def show(run: RunDirectory) -> int:

@@ -52,6 +52,9 @@ class PermutedMnist(Config):
     floor: float = option(
         0.0, "fraction of each layer's mean Fisher added to all its entries", low=0
     )
+    average: float = option(
+        0.0, "fraction of each task, at its end, whose weights are averaged", low=0, high=1
+    )
     segments: int = option(4, "parts of an epoch; a run can be stopped after each", low=1)
 
     def check(self) -> None:

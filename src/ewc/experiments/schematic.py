@@ -32,8 +32,8 @@ class Schematic(Config):
     presets: ClassVar[Presets] = {"quick": {}, "laptop": {}, "paper": {}}
 
     samples: int = option(2000, "samples a task", low=1)
-    gradient_steps: int = option(2000, "gradient steps a task", low=1)
-    lr: float = option(0.05, "learning rate of SGD", low=0)
+    gradient_steps: int = option(1000, "gradient steps a task", low=1)
+    lr: float = option(0.1, "learning rate of SGD", low=0)
     strength: float = option(3.0, "λ of EWC", low=0)
     l2_strength: float = option(3.0, "coefficient of the L2 baseline's uniform pull", low=0)
     grid: int = option(81, "points a side of the loss landscape", low=2)

@@ -1,18 +1,19 @@
 """Views: tables and figures from run directories alone, and the progress of a run."""
 
+import importlib
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 from rich.table import Table
 
 from ewc.runs.directory import RunDirectory
 from ewc.runs.errors import RunError
 
-from . import fisher_overlap, learning_curves, many_tasks, schematic, strength
+EXPERIMENTS = ("schematic", "learning-curves", "many-tasks", "fisher-overlap", "strength")
 
 
 class View(Protocol):
-    """How one experiment is shown."""
+    """How one experiment is shown; each is a module here, named like the experiment."""
 
     def draw(self, run: RunDirectory) -> list[Path]:
         """Write the figures into the run directory and return their files."""
@@ -21,18 +22,10 @@ class View(Protocol):
         """The numbers behind the figure."""
 
 
-VIEWS: dict[str, View] = {
-    "fisher-overlap": fisher_overlap,
-    "learning-curves": learning_curves,
-    "many-tasks": many_tasks,
-    "schematic": schematic,
-    "strength": strength,
-}
-
-
 def view_of(run: RunDirectory) -> View:
     """The view of the experiment that the run directory holds."""
     experiment = run.config().get("experiment")
-    if experiment not in VIEWS:
+    if experiment not in EXPERIMENTS:
         raise RunError(f"{run.path} holds a run of {experiment}, which has no figure")
-    return VIEWS[experiment]
+    # Imported only now: matplotlib takes a while, and worker processes never draw.
+    return cast(View, importlib.import_module(f"ewc.report.{experiment.replace('-', '_')}"))

@@ -8,7 +8,8 @@ from rich.table import Table
 
 from ewc.runs.directory import Row, RunDirectory
 
-from .style import COLORS, NAMES, save, task_name, tidy
+from .names import METHODS, task_name
+from .style import COLORS, save, tidy
 
 
 def draw(run: RunDirectory) -> list[Path]:
@@ -30,7 +31,7 @@ def draw(run: RunDirectory) -> list[Path]:
             times = [row["task"] * epochs + row["epoch"] for row in seen]
             values = [100 * row["accuracy"][task] for row in seen]
             panel.plot(
-                times, values, color=COLORS[part.name], label=NAMES[part.name], linewidth=1.5
+                times, values, color=COLORS[part.name], label=METHODS[part.name], linewidth=1.5
             )
     for task, panel in enumerate(panels[:, 0]):
         tidy(panel)
@@ -63,5 +64,5 @@ def table(run: RunDirectory) -> Table:
         for row in ends:
             values = [f"{100 * value:.2f}" for value in row["accuracy"]]
             last = row is ends[-1]
-            table.add_row(NAMES[part.name], task_name(row["task"]), *values, end_section=last)
+            table.add_row(METHODS[part.name], task_name(row["task"]), *values, end_section=last)
     return table

@@ -14,8 +14,9 @@ from rich.table import Table
 
 from ewc.runs.directory import Row, RunDirectory
 
+from .names import METHODS
 from .seeds import mean_and_spread, plot_band
-from .style import COLORS, NAMES, axes, save
+from .style import COLORS, axes, save
 
 Averages = dict[
     str, dict[int, list[float]]
@@ -57,7 +58,7 @@ def draw(run: RunDirectory) -> list[Path]:
     """Draw the run's figure from its metrics."""
     ax = axes()
     for method, counts in averages(run).items():
-        look: dict[str, Any] = {"color": COLORS[method], "label": NAMES[method]}
+        look: dict[str, Any] = {"color": COLORS[method], "label": METHODS[method]}
         if method == "single":
             ax.axhline(float(np.mean(counts[1])), linestyle="--", linewidth=1, **look)
             continue
@@ -79,7 +80,7 @@ def table(run: RunDirectory) -> Table:
     every = max(1, len(counts) // 10)
     table = Table("tasks", title="average test accuracy in % over all tasks so far")
     for method in results:
-        table.add_column(NAMES[method], justify="right")
+        table.add_column(METHODS[method], justify="right")
     for count in [count for count in counts if count == 1 or count % every == 0]:
         cells = [mean_and_spread(m[count]) if count in m else "" for m in results.values()]
         table.add_row(str(count), *cells)

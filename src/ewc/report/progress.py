@@ -16,7 +16,7 @@ from rich.progress import (
 
 from ewc.runs.engine import Report
 
-from .style import task_name
+from .names import task_name
 
 LINE_SECONDS = 30.0
 

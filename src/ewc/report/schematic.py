@@ -8,7 +8,8 @@ from rich.table import Table
 
 from ewc.runs.directory import Row, RunDirectory
 
-from .style import COLORS, NAMES, axes, save
+from .names import METHODS
+from .style import COLORS, axes, save
 
 GRAY, CREAM = "#b9b9b9", "#f5e3b5"
 LOW_LOSS = 0.25  # inside a region the loss is below this
@@ -34,7 +35,7 @@ def plot(ax: Axes, landscape: Row, ways: dict[str, Row]) -> None:
             y,
             color=color,
             linewidth=1.8 if way != "A" else 1,
-            label=NAMES.get(way, "task A first"),
+            label=METHODS.get(way, "task A first"),
         )
         ax.plot(x[-1:], y[-1:], marker="o" if way != "A" else "*", color=color, markersize=6)
     x, y = ways["A"]["points"][-1]
@@ -66,6 +67,6 @@ def table(run: RunDirectory) -> Table:
     table.add_column("task B", justify="right")
     for way, row in _rows(run)[1].items():
         table.add_row(
-            NAMES.get(way, "task A first"), f"{row['loss_a']:.3f}", f"{row['loss_b']:.3f}"
+            METHODS.get(way, "task A first"), f"{row['loss_a']:.3f}", f"{row['loss_b']:.3f}"
         )
     return table

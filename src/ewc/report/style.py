@@ -19,14 +19,6 @@ COLORS = {
     "proximal": "#c8282d",
     "gradient": "#2b6cb0",
 }
-NAMES = {
-    "ewc": "EWC",
-    "l2": "L2",
-    "sgd": "SGD",
-    "dropout": "SGD + dropout",
-    "joint": "joint",
-    "single": "single task",
-}
 
 
 def axes(width: float = 5.0, height: float = 3.4) -> Axes:
@@ -48,8 +40,3 @@ def save(ax: Axes, file: Path) -> Path:
     figure.savefig(file, dpi=150)
     plt.close(figure)
     return file
-
-
-def task_name(task: int) -> str:
-    """A, B, ... Z for the first tasks, then numbers."""
-    return chr(ord("A") + task) if task < 26 else str(task + 1)

@@ -5,7 +5,7 @@ from pathlib import Path
 from ewc.runs.engine import Report
 from ewc.runs.errors import RunError
 
-from .style import task_name
+from .names import task_name
 
 
 class Events:
@@ -21,7 +21,7 @@ class Events:
     def __call__(self, report: Report) -> None:
         row = report.row or {}
         for task, value in enumerate(row.get("accuracy", [])):
-            name = f"{report.part}/accuracy {task_name(task)}"
+            name = f"{report.part}/accuracy_{task_name(task)}"
             self.writer.add_scalar(name, value, row["gradient_steps"])
         if row.get("loss") is not None:
             self.writer.add_scalar(f"{report.part}/loss", row["loss"], row["gradient_steps"])

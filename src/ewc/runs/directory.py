@@ -77,7 +77,7 @@ class RunDirectory:
             if config.get(key) != stored.get(key):
                 raise RunError(
                     f"{self.path} was started with {key} = {stored.get(key)}, "
-                    f"not {config.get(key)}: resume with the options it was started with, or choose another --out"
+                    f"not {config.get(key)}: resume with its own options, or choose another --out"
                 )
 
     def config(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class RunDirectory:
 
     def append(self, row: Row) -> None:
         """Add a measurement, readable at once."""
-        with writing_to(self.path), open(self._metrics, "ab", buffering=0) as file:
+        with writing_to(self.path), open(self._metrics, "ab") as file:
             file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
 
     def save(self, state: dict[str, Any], *, finished: bool = False) -> None:

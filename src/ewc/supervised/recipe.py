@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 
@@ -51,6 +50,7 @@ class Recipe:
     kind: Kind = "exact"
     fisher_samples: int = 10_000
     floor: float = 0.0
+    average: float = 0.0
     segments: int = 1
     curves: bool = False
     seed: int = 0
@@ -71,34 +71,3 @@ def learning_rate(recipe: Recipe, trained: float) -> float:
             return recipe.lr * (1 - trained)
         case "cosine":
             return recipe.lr * (1 + math.cos(math.pi * trained)) / 2
-
-
-class EarlyStopping:
-    """The rule of the paper's appendix, for one task.
-
-    Looks at the validation error over all tasks so far. Once it has been above its lowest value
-    more than `PATIENCE` times in a row the task ends, and the weights go back to those of the
-    lowest error.
-    """
-
-    PATIENCE = 5
-
-    def __init__(self) -> None:
-        self.lowest = math.inf
-        self.increases = 0
-        self.best: dict[str, torch.Tensor] = {}
-
-    def observe(self, error: float, model: nn.Module) -> bool:
-        """Take in an error; true when the task is to end."""
-        if error <= self.lowest:
-            self.lowest, self.increases = error, 0
-            self.best = {name: w.detach().clone() for name, w in model.state_dict().items()}
-        else:
-            self.increases += 1
-        return self.increases > self.PATIENCE
-
-    def state_dict(self) -> dict[str, object]:
-        return dict(vars(self))
-
-    def load_state_dict(self, state: dict[str, object]) -> None:
-        vars(self).update(state)

@@ -18,10 +18,12 @@ from ewc.memory import EWC
 from .data import Split
 from .network import accuracy, mlp
 from .permuted import PermutedTasks
-from .recipe import METHODS, EarlyStopping, Recipe, learning_rate, make_optimizer
+from .recipe import METHODS, Recipe, learning_rate, make_optimizer
 from .seeding import derive_seed, generator
+from .solution import EarlyStopping, WeightAverage
 
 FISHER_BATCH = 500
+AVERAGE_EVERY = 5  # gradient steps: neighbours tell little, and a mean costs as much as a step
 
 
 class Learner:
@@ -65,33 +67,36 @@ class Learner:
     def _begin_task(self) -> None:
         self.epoch = self.segment = 0
         self.stopping = EarlyStopping()
+        self.average = WeightAverage()
         # A fresh optimizer: the momentum of the last task is of no use to the next.
         self.optimizer = make_optimizer(self.recipe, self.model.parameters())
         self.memory.attach(self.optimizer, how=self.recipe.how)
 
     def _train_segment(self) -> float:
         """Train for one segment and return its mean loss."""
-        data = self._epoch_data()
-        random = generator(self.recipe.seed, "shuffle", self.task, self.epoch)
-        batches = torch.randperm(len(data), generator=random).split(self.recipe.batch_size)
-        first, last = (
-            len(batches) * k // self.recipe.segments for k in (self.segment, self.segment + 1)
-        )
+        recipe, data = self.recipe, self._epoch_data()
+        random = generator(recipe.seed, "shuffle", self.task, self.epoch)
+        batches = torch.randperm(len(data), generator=random).split(recipe.batch_size)
+        first = len(batches) * self.segment // recipe.segments
+        last = len(batches) * (self.segment + 1) // recipe.segments
+        averaged_from = (1 - recipe.average) * recipe.epochs * len(batches)
         # The rate changes between segments only, so that the pull is worked out once a segment.
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.recipe, self._trained)
+            group["lr"] = learning_rate(recipe, self._trained)
         self.model.train()
         total = torch.zeros(())
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(
-                derive_seed(self.recipe.seed, "dropout", self.task, self.epoch, self.segment)
+                derive_seed(recipe.seed, "dropout", self.task, self.epoch, self.segment)
             )
-            for rows in batches[first:last]:
+            for number, rows in enumerate(batches[first:last], self.epoch * len(batches) + first):
                 self.optimizer.zero_grad()
                 loss = F.cross_entropy(self.model(data.images[rows]), data.labels[rows])
                 loss.backward()
                 self.optimizer.step()
                 total += loss.detach()
+                if number >= averaged_from and number % AVERAGE_EVERY == 0:
+                    self.average.add(self.model)
         self.gradient_steps += last - first
         return float(total) / max(1, last - first)
 
@@ -116,8 +121,9 @@ class Learner:
         stop = self.segment == 0 and self._stops_early()
         if not (stop or self.diverged or self.epoch == self.recipe.epochs):
             return False
-        if self.stopping.best:
-            self.model.load_state_dict(self.stopping.best)
+        solution = self.stopping.best or self.average.mean
+        if solution:
+            self.model.load_state_dict(solution)
         if not self.diverged:
             self._remember()
         self.task += 1
@@ -175,6 +181,7 @@ class Learner:
             "memory": self.memory.state_dict(),
             "optimizer": {str(k): v for k, v in self.optimizer.state_dict()["state"].items()},
             "stopping": self.stopping.state_dict(),
+            "average": self.average.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -188,3 +195,4 @@ class Learner:
         optimizer["state"] = {int(k): v for k, v in state["optimizer"].items()}
         self.optimizer.load_state_dict(optimizer)
         self.stopping.load_state_dict(state["stopping"])
+        self.average.load_state_dict(state["average"])

@@ -1,0 +1,52 @@
+"""Every experiment's options: presets fit, each has help, and what does not fit is refused."""
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from ewc.experiments import EXPERIMENTS
+from ewc.experiments.config import Config
+from ewc.experiments.many_tasks import ManyTasks
+from ewc.runs.errors import RunError
+
+
+@pytest.mark.parametrize("preset", ["quick", "laptop", "paper"])
+@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=EXPERIMENTS)
+def test_presets_fit_and_name_their_parts_apart(experiment: type[Config], preset: str) -> None:
+    parts = experiment.preset(preset).parts()
+    assert len({part.name for part in parts}) == len(parts) > 0
+    assert all(one.metadata["help"] for one in fields(experiment))
+
+
+@pytest.mark.parametrize(
+    ("experiment", "option", "value", "said"),
+    [
+        ("learning-curves", "square", 29, "--square must be at most 28, got 29"),
+        ("learning-curves", "tasks", 0, "--tasks must be at least 1, got 0"),
+        ("learning-curves", "strength", -1.0, "--strength must be at least 0, got -1.0"),
+        ("learning-curves", "strength", float("nan"), "--strength must be at least 0, got nan"),
+        ("learning-curves", "methods", ("ewc", "magic"), "--methods must be one of .*, got magic"),
+        ("learning-curves", "methods", (), "--methods needs at least one value"),
+        ("learning-curves", "data", "/nowhere", "--data must be a directory"),
+        ("fisher-overlap", "squares", (8, 30), "--squares must be at most 28, got 30"),
+        ("strength", "strengths", (1.0, -2.0), "--strengths must be at least 0, got -2.0"),
+        ("many-tasks", "validation_samples", 0, "need --validation-samples of at least 1"),
+        ("many-tasks", "lr_range", (1e-3, 1e-5), "--lr-range must be two rising numbers"),
+    ],
+)
+def test_what_does_not_fit_is_refused(experiment: str, option: str, value: Any, said: str) -> None:
+    with pytest.raises(RunError, match=said):
+        EXPERIMENTS[experiment].preset("quick", **{option: value})
+
+
+def test_the_search_draws_the_same_combinations_within_their_ranges() -> None:
+    config = ManyTasks.preset("paper", search=20, seeds=2, strength_range=(1.0, 10.0))
+    parts = config.parts()
+    assert len(parts) == 3 * 20 * 2
+    recipes = [part.config["recipe"] for part in parts]
+    assert all(1e-5 <= recipe["lr"] <= 1e-3 for recipe in recipes)
+    assert all(400 <= recipe["width"] <= 2000 for recipe in recipes)
+    assert all(1 <= r["strength"] <= 10 for r in recipes if r["method"] == "ewc")
+    assert len({recipe["lr"] for recipe in recipes}) == 20
+    assert recipes == [part.config["recipe"] for part in config.parts()]

@@ -1,0 +1,22 @@
+"""With two parameters, EWC ends where both tasks are solved, and the others do not."""
+
+from itertools import islice
+
+from ewc.experiments.schematic import Schematic, TwoParameters
+
+
+def test_only_ewc_solves_both_tasks() -> None:
+    rows = {row["way"]: row for row in TwoParameters(Schematic()).run() if "way" in row}
+    assert rows["sgd"]["loss_b"] < 0.05 < 1 < rows["sgd"]["loss_a"]
+    assert rows["l2"]["loss_b"] > 0.5
+    assert max(rows["ewc"]["loss_a"], rows["ewc"]["loss_b"]) < 0.25
+    assert rows["ewc"]["points"][0] == rows["A"]["points"][-1]
+
+
+def test_it_goes_on_where_it_was_stopped() -> None:
+    config = Schematic(gradient_steps=20, grid=3)
+    rows = list(TwoParameters(config).run())
+    first, second = TwoParameters(config), TwoParameters(config)
+    begun = list(islice(first.run(), 2))
+    second.load_state_dict(first.state_dict())
+    assert begun + list(second.run()) == rows

@@ -1,0 +1,135 @@
+"""Tables and figures come from run directories alone, and show the numbers that are there."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import pytest
+from rich.console import Console
+
+from ewc.report import many_tasks, strength, view_of
+from ewc.runs.directory import RunDirectory
+from ewc.runs.errors import RunError
+
+
+def write_run(
+    path: Path, config: dict[str, Any], parts: dict[str, tuple[dict[str, Any], list[Any]]]
+) -> RunDirectory:
+    run = RunDirectory(path)
+    run.start(config)
+    for name, (part_config, rows) in parts.items():
+        run.part(name).start(part_config)
+        for row in rows:
+            run.part(name).append(row)
+    return run
+
+
+def end(task: int, *accuracy: float, **more: Any) -> dict[str, Any]:
+    return {"task": task, "epoch": 2.0, "task_ended": True, "accuracy": list(accuracy), **more}
+
+
+def make_learning_curves(path: Path) -> RunDirectory:
+    rows = [end(0, 0.97), end(1, 0.61, 0.981)]
+    config = {"experiment": "learning-curves", "epochs": 2, "tasks": 2}
+    return write_run(path, config, {"ewc": ({}, rows), "sgd": ({}, rows)})
+
+
+def make_many_tasks(path: Path) -> RunDirectory:
+    parts = {
+        "ewc-0": (
+            {"label": "ewc", "combination": 0},
+            [end(0, 0.9, validation=[0.9]), end(1, 0.9, 0.8, validation=[0.9, 0.7])],
+        ),
+        "ewc-1": (
+            {"label": "ewc", "combination": 1},
+            [end(0, 0.95, validation=[0.8]), end(1, 0.7, 0.7, validation=[0.9, 0.8])],
+        ),
+        "single": ({"label": "single", "combination": 0}, [end(0, 0.98, validation=[0.98])]),
+    }
+    return write_run(path, {"experiment": "many-tasks"}, parts)
+
+
+def make_strength(path: Path) -> RunDirectory:
+    parts = {
+        f"{value:g}-{seed}": (
+            {"recipe": {"how": "proximal", "strength": value, "tasks": 2, "seed": seed}},
+            [end(0, 0.5), end(1, 0.9, 0.8 + seed / 10)],
+        )
+        for value in (10.0, 1.0)
+        for seed in (0, 1)
+    }
+    return write_run(path, {"experiment": "strength", "tasks": 2}, parts)
+
+
+def make_fisher_overlap(path: Path) -> RunDirectory:
+    parts = {
+        f"{square}": ({"square": square}, [end(0, 0.9), {"overlap": [0.25, 0.5]}])
+        for square in (8, 26)
+    }
+    return write_run(path, {"experiment": "fisher-overlap"}, parts)
+
+
+def make_schematic(path: Path) -> RunDirectory:
+    landscape = {
+        "across": [0, 1],
+        "up": [0, 1],
+        "loss_a": [[0, 1], [0, 1]],
+        "loss_b": [[0, 0], [1, 1]],
+    }
+    ways = [
+        {"way": way, "points": [[0, 0], [1, 1]], "loss_a": 0.125, "loss_b": 0.5}
+        for way in ("A", "sgd", "l2", "ewc")
+    ]
+    return write_run(path, {"experiment": "schematic"}, {"schematic": ({}, [landscape, *ways])})
+
+
+@pytest.mark.parametrize(
+    ("make", "shown"),
+    [
+        (make_learning_curves, ["EWC", "97.00", "61.00", "98.10"]),
+        (make_many_tasks, ["single task", "98.00", "90.00", "70.00"]),
+        (make_strength, ["proximal", "87.50 ± 3.54"]),
+        (make_fisher_overlap, ["26×26", "25.00", "50.00"]),
+        (make_schematic, ["EWC", "0.125", "0.500"]),
+    ],
+)
+def test_a_run_is_shown_from_its_directory(make: Any, shown: list[str], tmp_path: Path) -> None:
+    run = make(tmp_path)
+    console = Console(width=120, record=True)
+    console.print(view_of(run).table(run))
+    text = console.export_text()
+    assert all(value in text for value in shown)
+    (figure,) = view_of(run).draw(run)
+    assert figure.parent == tmp_path / "figures"
+    picture = matplotlib.image.imread(figure)
+    assert picture.std() > 0.01  # something is drawn
+
+
+def test_the_best_combination_is_chosen_by_validation_for_each_number_of_tasks(
+    tmp_path: Path,
+) -> None:
+    results = many_tasks.averages(make_many_tasks(tmp_path))
+    assert results["ewc"] == {1: [90.0], 2: [pytest.approx(70.0)]}
+    assert results["single"] == {1: [98.0]}
+
+
+def test_strengths_are_in_order_with_a_value_a_seed(tmp_path: Path) -> None:
+    results = strength.averages(make_strength(tmp_path))
+    assert {k: sorted(v) for k, v in results["proximal"].items()} == {
+        1.0: pytest.approx([85.0, 90.0]),
+        10.0: pytest.approx([85.0, 90.0]),
+    }
+    assert list(results["proximal"]) == [1.0, 10.0]
+
+
+def test_a_run_that_has_just_begun_is_shown_too(tmp_path: Path) -> None:
+    run = write_run(
+        tmp_path, {"experiment": "learning-curves", "epochs": 2, "tasks": 2}, {"ewc": ({}, [])}
+    )
+    assert len(view_of(run).draw(run)) == 1
+    assert view_of(run).table(run).row_count == 0
+
+
+def test_an_unknown_experiment_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="holds a run of alchemy"):
+        view_of(write_run(tmp_path, {"experiment": "alchemy"}, {}))

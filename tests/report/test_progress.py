@@ -1,0 +1,44 @@
+"""Progress is bars on a terminal and lines elsewhere, with the accuracies in both."""
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from ewc.report.progress import Bars, Lines, display
+from ewc.report.tensorboard import Events
+from ewc.runs.engine import Report
+
+ROW = {"task": 1, "task_ended": True, "accuracy": [0.975, 0.98], "loss": 0.1, "gradient_steps": 7}
+
+
+def test_lines_where_there_is_no_terminal() -> None:
+    out = io.StringIO()
+    with display(["ewc", "sgd"], Console(file=out, width=200)) as shown:
+        assert isinstance(shown, Lines)
+        shown(Report("ewc", 0.5, ROW))
+        shown(Report("sgd", 0.1, None))
+        shown(Report("ewc", 1.0, {**ROW, "task": 9, "accuracy": [0.9] * 10}))
+    assert out.getvalue().splitlines() == [
+        " 25.0 %  ewc  task B · A 97.5 B 98.0",
+        " 55.0 %  ewc  task 10 · average 90.0",
+    ]
+
+
+def test_bars_on_a_terminal() -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=160)
+    with display(["ewc", "sgd"], console) as shown:
+        assert isinstance(shown, Bars)
+        shown(Report("ewc", 0.5, ROW))
+        shown.progress.refresh()
+    assert "A 97.5 B 98.0" in out.getvalue()
+    assert "25 %" in out.getvalue()
+
+
+def test_events_hold_the_accuracies(tmp_path: Path) -> None:
+    Events(tmp_path)(Report("ewc", 0.5, ROW))
+    events = EventAccumulator(str(tmp_path)).Reload()
+    (event,) = events.Scalars("ewc/accuracy_A")
+    assert (event.step, round(event.value, 4)) == (7, 0.975)
