@@ -101,19 +101,28 @@ def _keyword_targets(
 ) -> tuple[Any, Tensor | None]:
     """Take `labels` out of the keywords (the loss is ours) and say which positions count.
 
-    A causal language model (Transformers marks it `loss_type = "ForCausalLM"`) predicts the *next*
-    label at each position. An encoder-decoder makes its decoder's inputs of the labels, so there
-    they stay among the keywords.
+    An encoder-decoder makes its decoder's inputs of the labels, so there they stay among the
+    keywords. Without labels the attention mask says which positions count.
     """
     labels = kwargs.get("labels", targets)
-    if not getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+    if not _encoder_decoder(model):
         kwargs.pop("labels", None)
-    if labels is not None and getattr(model, "loss_type", None) == "ForCausalLM":
+    if isinstance(labels, Tensor) and labels.ndim == 2 and _predicts_next(model):
         labels = torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], IGNORE)], dim=1)
     mask = kwargs.get("attention_mask")
     if isinstance(mask, Tensor) and labels is None and mask.ndim == 2:
         return labels, mask.bool()
     return labels, None
+
+
+def _encoder_decoder(model: nn.Module) -> bool:
+    return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
+
+
+def _predicts_next(model: nn.Module) -> bool:
+    """A causal language model of Transformers shifts the labels within its loss function."""
+    loss = getattr(getattr(model, "loss_function", None), "__name__", None)
+    return loss == "ForCausalLMLoss" and not _encoder_decoder(model)
 
 
 def _size_of(tensors: Any, where: str) -> int:

@@ -88,8 +88,9 @@ def _of_callable(
     """∂/∂output of the sum over samples of `log_likelihood(output, targets)`, one value a
     sample.
     """
-    out = out.requires_grad_()
-    value = log_likelihood(out, targets)
+    with torch.enable_grad():
+        out = out.requires_grad_()
+        value = log_likelihood(out, targets)
     if not isinstance(value, Tensor) or value.shape != out.shape[:1]:
         came = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(

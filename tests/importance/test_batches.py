@@ -1,0 +1,114 @@
+"""Every way a loader may spell a batch, up to real Transformers models."""
+
+import pytest
+import torch
+from importance.architectures import Custom
+from reference import assert_equal_fishers, batch_of_one_fisher, the_target
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import ewc
+
+transformers = pytest.importorskip("transformers")
+
+
+def test_spellings_of_the_same_batch() -> None:
+    model = nn.Linear(4, 3).double()
+    x, y = torch.randn(6, 4, dtype=torch.float64), torch.randint(3, (6,))
+    expected = ewc.fisher_diagonal(model, [(x, y)], kind="empirical")
+    named = Custom(lambda m, *args: None, linear=model)
+    named.forward = lambda pixels: {"logits": model(pixels)}
+    for batches in (
+        [[x, y]],
+        [((x,), y)],
+        DataLoader(TensorDataset(x, y), batch_size=4),
+        iter([(x[:1], y[:1]), (x[1:], y[1:])]),
+    ):
+        assert_equal_fishers(ewc.fisher_diagonal(model, batches, kind="empirical"), expected)
+    for batches in ([{"pixels": x, "labels": y}], [({"pixels": x}, y)]):
+        actual = ewc.fisher_diagonal(named, batches, kind="empirical")
+        assert_equal_fishers({k.removeprefix("linear."): f for k, f in actual.items()}, expected)
+    exact = ewc.fisher_diagonal(model, [x])
+    assert_equal_fishers(ewc.fisher_diagonal(model, DataLoader(TensorDataset(x))), exact)
+
+
+def gpt2() -> nn.Module:
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=13, n_positions=8, n_embd=8, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
+    )
+    return transformers.GPT2LMHeadModel(config).double()
+
+
+class Logits(nn.Module):
+    """The logits alone, from ids and mask: what the reference differentiates."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        return self.model(input_ids=ids, attention_mask=mask).logits
+
+
+def check_language_model(model: nn.Module, shifted: bool) -> None:
+    model.eval()
+    ids = torch.randint(1, 13, (3, 6))
+    mask = torch.ones_like(ids)
+    mask[1, 4:] = 0
+    labels = ids.masked_fill(mask == 0, -100)
+    batch = {"input_ids": ids, "attention_mask": mask, "labels": labels}
+    actual = ewc.fisher_diagonal(model, [batch], kind="empirical")
+    target = labels
+    if shifted:
+        target = torch.cat([labels[:, 1:], torch.full((3, 1), -100)], 1)
+    expected = batch_of_one_fisher(Logits(model), (ids, mask), target, the_target)
+    assert_equal_fishers(actual, {k.removeprefix("model."): f for k, f in expected.items()})
+
+
+def test_a_causal_language_model_predicts_the_next_label() -> None:
+    check_language_model(gpt2(), shifted=True)
+
+
+def test_a_masked_language_model_predicts_the_label_in_place() -> None:
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=13, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=8,
+    )  # fmt: skip
+    check_language_model(transformers.BertForMaskedLM(config).double(), shifted=False)
+
+
+def test_a_llama_too() -> None:
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=13, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, intermediate_size=16, max_position_embeddings=8,
+    )  # fmt: skip
+    check_language_model(transformers.LlamaForCausalLM(config).double(), shifted=True)
+
+
+def test_without_labels_only_attended_positions_count() -> None:
+    model = gpt2().eval()
+    ids, mask = torch.randint(1, 13, (2, 6)), torch.ones(2, 6, dtype=torch.long)
+    mask[:, 4:] = 0
+    padded = ewc.fisher_diagonal(
+        model, [{"input_ids": ids, "attention_mask": mask}], kind="exact", parameters="*.ln_f.*"
+    )
+    cut = ewc.fisher_diagonal(model, [{"input_ids": ids[:, :4]}], parameters="*.ln_f.*")
+    assert_equal_fishers(padded, cut)
+
+
+def test_a_sequence_classifier_ignores_the_attention_mask() -> None:
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=13, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=8, num_labels=3,
+    )  # fmt: skip
+    model = transformers.BertForSequenceClassification(config).double().eval()
+    ids, mask = torch.randint(1, 13, (3, 6)), torch.ones(3, 6, dtype=torch.long)
+    mask[0, 3:] = 0
+    batch = {"input_ids": ids, "attention_mask": mask, "labels": torch.tensor([0, 1, 2])}
+    expected = batch_of_one_fisher(Logits(model), (ids, mask), batch["labels"], the_target)
+    actual = ewc.fisher_diagonal(model, [batch], kind="empirical")
+    assert_equal_fishers(actual, {k.removeprefix("model."): f for k, f in expected.items()})

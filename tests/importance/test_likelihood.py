@@ -1,0 +1,30 @@
+"""Labels drawn from the model follow its probabilities, however many classes there are."""
+
+import pytest
+import torch
+
+from ewc.importance.likelihood import _draw_class
+
+
+@pytest.mark.parametrize("classes", [3, 300, 1000])
+def test_draws_follow_the_probabilities(classes: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    probabilities = (3 * torch.randn(classes, generator=generator)).softmax(0)
+    probabilities[classes // 2] = 0
+    draws = 200_000
+    drawn = _draw_class(probabilities.expand(draws, classes), generator)
+    counts = torch.bincount(drawn, minlength=classes).double()
+    expected = draws * probabilities.double() / probabilities.double().sum()
+    assert counts[classes // 2] == 0
+    common = expected > 20
+    chi2 = float(((counts - expected)[common] ** 2 / expected[common]).sum())
+    degrees = int(common.sum())
+    assert chi2 < degrees + 5 * (2 * degrees) ** 0.5
+
+
+def test_a_certain_class_is_always_drawn() -> None:
+    for classes in (4, 1000):
+        for certain in (0, classes // 3, classes - 1):
+            probabilities = torch.zeros(100, classes)
+            probabilities[:, certain] = 1
+            assert bool((_draw_class(probabilities, None) == certain).all())

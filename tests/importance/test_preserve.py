@@ -1,0 +1,129 @@
+"""The model and the world are as before: modes, buffers, grads, hooks and random numbers."""
+
+import copy
+
+import pytest
+import torch
+from importance.architectures import Custom
+from reference import assert_equal_fishers
+from torch import Tensor, nn
+
+import ewc
+
+
+class Counting(nn.Module):
+    """Counts its calls in a buffer, by assignment and in place, and draws random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("assigned", torch.zeros(()))
+        self.register_buffer("added", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.assigned = self.assigned + 1
+        self.added += 1
+        return x + 0 * torch.randn(x.shape)
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), Counting(), nn.Dropout(0.5))
+    return nn.Sequential(body, nn.Linear(6, 3))
+
+
+def test_everything_is_left_as_it_was() -> None:
+    net = model()
+    net.train()
+    net[0][3].eval()
+    net(torch.randn(8, 4)).sum().backward()
+    before = copy.deepcopy(net)
+    buffers = {name: id(b) for name, b in net.named_buffers()}
+    grads = {name: p.grad.clone() for name, p in net.named_parameters()}
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    ewc.fisher_diagonal(net, [torch.randn(8, 4, generator=torch.Generator())], kind="sampled")
+    assert torch.equal(torch.rand(3), expected)
+    assert [m.training for m in net.modules()] == [m.training for m in before.modules()]
+    assert {name: id(b) for name, b in net.named_buffers()} == buffers
+    for name, value in before.state_dict().items():
+        assert torch.equal(net.state_dict()[name], value), name
+    for name, parameter in net.named_parameters():
+        assert torch.equal(parameter.grad, grads[name])
+        assert parameter.requires_grad
+    for module in net.modules():
+        assert not module._forward_hooks
+        assert not module._backward_hooks
+
+
+def test_also_after_an_error() -> None:
+    net = model().train()
+    with pytest.raises(ValueError, match="NaN"):
+        ewc.fisher_diagonal(net, [torch.full((3, 4), float("nan"))])
+    assert all(m.training for m in net.modules())
+    assert float(net[0][2].added) == 0
+
+
+def test_dropout_and_batch_norm_are_in_eval_mode() -> None:
+    net, x = model().double(), torch.randn(8, 4, dtype=torch.float64)
+    net.train()
+    fisher = ewc.fisher_diagonal(net, [x])
+    assert_equal_fishers(fisher, ewc.fisher_diagonal(net.eval(), [x]))
+
+
+def test_without_a_generator_the_draw_follows_the_global_seed() -> None:
+    net, x = nn.Linear(4, 3), torch.randn(50, 4)
+    torch.manual_seed(1)
+    first = ewc.fisher_diagonal(net, [x], kind="sampled")["bias"]
+    torch.manual_seed(1)
+    assert torch.equal(ewc.fisher_diagonal(net, [x], kind="sampled")["bias"], first)
+    torch.manual_seed(2)
+    assert not torch.equal(ewc.fisher_diagonal(net, [x], kind="sampled")["bias"], first)
+
+
+def test_a_compiled_model_gives_the_same() -> None:
+    plain = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    x = torch.randn(5, 4, dtype=torch.float64)
+    expected = ewc.fisher_diagonal(plain, [x])
+    wrapped = torch.compile(plain, backend="eager")
+    wrapped(x)
+    assert_equal_fishers(ewc.fisher_diagonal(wrapped, [x]), expected)
+    in_place = copy.deepcopy(plain)
+    in_place.compile(backend="aot_eager")
+    in_place(x)
+    assert_equal_fishers(ewc.fisher_diagonal(in_place, [x]), expected)
+    inside = nn.Sequential(torch.compile(copy.deepcopy(plain), backend="aot_eager"))
+    inside(x)
+    fisher = ewc.fisher_diagonal(inside, [x])
+    for (_, actual), (_, right) in zip(fisher.items(), expected.items(), strict=True):
+        torch.testing.assert_close(actual, right, rtol=1e-9, atol=0)
+
+
+def test_a_model_wrapped_by_ddp_gives_the_same(tmp_path: object) -> None:
+    plain = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    x = torch.randn(5, 4, dtype=torch.float64)
+    expected = ewc.fisher_diagonal(plain, [x])
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1
+    )
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(copy.deepcopy(plain))
+        wrapped(x).sum().backward()
+        assert_equal_fishers(ewc.fisher_diagonal(wrapped, [x]), expected)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_gradient_checkpointing_gives_the_same() -> None:
+    torch.manual_seed(0)
+    body, head = nn.Sequential(nn.Linear(4, 6), nn.Tanh()), nn.Linear(6, 3)
+    plain = nn.Sequential(body, head).double()
+    checkpointed = Custom(
+        lambda m, x: m.b(torch.utils.checkpoint.checkpoint(m.a, x, use_reentrant=False)),
+        a=body, b=head,
+    )  # fmt: skip
+    x = torch.randn(5, 4, dtype=torch.float64)
+    fisher = ewc.fisher_diagonal(checkpointed, [x])
+    expected = ewc.fisher_diagonal(plain, [x])
+    for actual, right in zip(fisher.values(), expected.values(), strict=True):
+        torch.testing.assert_close(actual, right, rtol=1e-9, atol=0)
