@@ -119,6 +119,18 @@ def test_a_number_is_the_same_precision_for_all_weights():
     assert_same_pull(model, memory.penalty(), equation_3(model, [(ones, before)], 4.0))
 
 
+def test_a_given_precision_is_copied():
+    model = make_model()
+    memory = EWC(model, strength=1.0)
+    precision = {name: torch.ones_like(p) for name, p in model.named_parameters()}
+    memory.anchor(precision)
+    move(model, 1)
+    before = memory.penalty()
+    for tensor in precision.values():
+        tensor.zero_()
+    assert torch.equal(memory.penalty(), before)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
