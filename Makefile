@@ -10,7 +10,7 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.core ## learn three permuted-MNIST tasks in a row with SGD, L2 and EWC (minutes)
-	$(BIN)/ewc run learning-curves --preset quick
+	$(BIN)/ewc run learning-curves --preset quick --resume
 
 test: $(VENV)/.dev ## run the tests
 	$(BIN)/python -m pytest

@@ -29,7 +29,7 @@ def test_help_and_version(arguments: list[str], capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit, match="0"):
         main(arguments)
     out = capsys.readouterr().out
-    assert re.search(r"ewc \d+\.\d+\.\d+|COMMAND|quick: 2, laptop: \d+, paper: 100", out)
+    assert re.search(r"ewc \d+\.\d+\.\d+|COMMAND|quick: 1, laptop: 2, paper: 100", out)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from ewc.supervised.recipe import Recipe
 from ewc.supervised.training import Learner
 
 from .config import Presets, option
-from .permuted_mnist import PermutedMnist, make_tasks
+from .permuted_mnist import PAPER, PermutedMnist, make_tasks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,14 +23,7 @@ class FisherOverlap(PermutedMnist):
     presets: ClassVar[Presets] = {
         "quick": {"epochs": 3, "fisher_samples": 2000},
         "laptop": {"epochs": 20, "seeds": 3},
-        "paper": {
-            "epochs": 100,
-            "batch_size": 10,
-            "lr": 1e-3,
-            "momentum": 0.0,
-            "schedule": "constant",
-            "fisher_samples": 60_000,
-        },
+        "paper": {**PAPER, "lr": 1e-3, "epochs": 100, "fisher_samples": 60_000},
     }
 
     tasks: int = option(2, "number of tasks, learned one after another", low=2)

@@ -12,7 +12,7 @@ from ewc.supervised.recipe import METHODS
 from ewc.supervised.seeding import derive_seed
 
 from .config import Presets, option
-from .permuted_mnist import PermutedMnist, make_learner
+from .permuted_mnist import PAPER, PermutedMnist, make_learner
 
 SINGLE = "single"  # the dashed line: plain training on one task alone
 
@@ -23,14 +23,12 @@ class ManyTasks(PermutedMnist):
 
     name = "many-tasks"
     presets: ClassVar[Presets] = {
-        "quick": {"tasks": 5, "epochs": 2, "fisher_samples": 5000},
-        "laptop": {"width": 1000, "epochs": 10, "seeds": 3},
+        "quick": {"tasks": 5, "epochs": 1, "fisher_samples": 5000},
+        "laptop": {"width": 1000, "epochs": 2, "seeds": 3},
         "paper": {
+            **PAPER,
             "methods": ("ewc", "dropout", SINGLE),
             "epochs": 100,
-            "batch_size": 10,
-            "momentum": 0.0,
-            "schedule": "constant",
             "fisher_samples": 55_000,
             "search": 50,
         },

@@ -15,6 +15,9 @@ from ewc.supervised.training import Learner
 
 from .config import Config, option
 
+# What the columns of the paper's table share; it does not tell the batch size, λ and L2's strength.
+PAPER = {"batch_size": 10, "momentum": 0.0, "schedule": "constant", "average": 0.0}
+
 
 @dataclass(frozen=True, kw_only=True)
 class PermutedMnist(Config):
@@ -40,9 +43,9 @@ class PermutedMnist(Config):
     lr: float = option(0.1, "learning rate at the start of each task", low=0)
     momentum: float = option(0.9, "momentum of sgd", low=0, high=1)
     schedule: str = option(
-        "cosine", "learning rate within a task", choices=("constant", "linear", "cosine")
+        "constant", "learning rate within a task", choices=("constant", "linear", "cosine")
     )
-    strength: float = option(100.0, "λ of EWC: how much old tasks count against the new one", low=0)
+    strength: float = option(30.0, "λ of EWC: how much old tasks count against the new one", low=0)
     decay: float = option(
         1.0, "factor on the memory at each new task; below 1 is online EWC", low=0, high=1
     )
@@ -53,7 +56,7 @@ class PermutedMnist(Config):
         0.0, "fraction of each layer's mean Fisher added to all its entries", low=0
     )
     average: float = option(
-        0.0, "fraction of each task, at its end, whose weights are averaged", low=0, high=1
+        0.5, "fraction of each task, at its end, whose weights are averaged", low=0, high=1
     )
     segments: int = option(4, "parts of an epoch; a run can be stopped after each", low=1)
 

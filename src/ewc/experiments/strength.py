@@ -7,7 +7,7 @@ from ewc.runs.engine import Part
 from ewc.step import How
 
 from .config import Presets, option
-from .permuted_mnist import PermutedMnist, make_learner
+from .permuted_mnist import PAPER, PermutedMnist, make_learner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,8 +17,8 @@ class Strength(PermutedMnist):
     name = "strength"
     presets: ClassVar[Presets] = {
         "quick": {"tasks": 3, "epochs": 1, "fisher_samples": 2000, "strengths": (1.0, 1e2, 1e4)},
-        "laptop": {"epochs": 5},
-        "paper": {"epochs": 20},
+        "laptop": {"epochs": 2},
+        "paper": {**PAPER, "lr": 1e-3, "epochs": 20, "fisher_samples": 60_000},
     }
 
     tasks: int = option(10, "number of tasks, learned one after another", low=1)

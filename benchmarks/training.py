@@ -1,0 +1,97 @@
+"""Training throughput beside a plain `DataLoader` loop and avalanche's `Naive`, with a profile.
+
+All train the same 2x400 network with SGD and momentum, for one pass over the same images.
+"""
+
+import logging
+from collections.abc import Callable
+
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.optim import SGD
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.data import DataLoader, TensorDataset
+
+from benchmarks.libraries import library
+from benchmarks.timing import best_seconds, one_thread, ratios
+from ewc.supervised.data import Split, load
+from ewc.supervised.network import mlp
+from ewc.supervised.permuted import PermutedTasks
+from ewc.supervised.recipe import Recipe
+from ewc.supervised.training import Learner
+
+SAMPLES, BATCH_SIZE, ROUNDS = 20_000, 128, 5
+MATRIX_PRODUCTS = ("aten::addmm", "aten::mm")
+
+
+def main() -> None:
+    one_thread()
+    tasks = PermutedTasks(load(train_samples=SAMPLES, test_samples=100), seed=0)
+    data = tasks.permuted(tasks.data.train, 0)
+    ways = {"ewc": ours(tasks), "DataLoader loop": plain(data), "avalanche Naive": avalanche(data)}
+    measured = best_seconds(ways, ROUNDS)
+    print("Training throughput, 2x400, batch 128, SGD with momentum, one thread")
+    for name, multiple in ratios(measured).items():
+        rate = SAMPLES / measured[name]
+        print(f"  {name:16} {rate:8,.0f} samples/s   {multiple:.2f}x our time")
+    share = matrix_share(ours(tasks))
+    print(f"  matrix products take {100 * share:.0f} % of our step")
+
+
+def ours(tasks: PermutedTasks) -> Callable[[], object]:
+    """One epoch of the training loop, without measurements."""
+    learner = Learner(tasks, Recipe(method="sgd", tasks=1, epochs=1, batch_size=BATCH_SIZE))
+    learner._epoch_data()
+    return learner._train_segment
+
+
+def plain(data: Split) -> Callable[[], object]:
+    """What a tutorial does."""
+    model = mlp(2, 400)
+    optimizer = SGD(model.parameters(), lr=0.05, momentum=0.9)
+    loader = DataLoader(TensorDataset(data.images, data.labels), BATCH_SIZE, shuffle=True)
+
+    def one_pass() -> None:
+        for images, labels in loader:
+            optimizer.zero_grad()
+            cross_entropy(model(images), labels).backward()
+            optimizer.step()
+
+    return one_pass
+
+
+def avalanche(data: Split) -> Callable[[], object]:
+    """avalanche's plainest strategy, without its logs and measurements."""
+    benchmarks = library("avalanche.benchmarks")
+    utils = library("avalanche.benchmarks.utils")
+    plugins = library("avalanche.training.plugins")
+    logging.disable(logging.WARNING)
+    targets = utils.DataAttribute(data.labels.tolist(), "targets")
+    labels = utils.DataAttribute([0] * len(data), "targets_task_labels", use_in_getitem=True)
+    dataset = utils.AvalancheDataset(
+        [TensorDataset(data.images, data.labels)], data_attributes=[targets, labels]
+    )
+    stream = benchmarks.benchmark_from_datasets(train=[dataset]).train_stream
+    model = mlp(2, 400)
+    strategy = library("avalanche.training").Naive(
+        model=model,
+        optimizer=SGD(model.parameters(), lr=0.05, momentum=0.9),
+        criterion=nn.CrossEntropyLoss(),
+        train_mb_size=BATCH_SIZE,
+        train_epochs=1,
+        evaluator=plugins.EvaluationPlugin(),
+    )
+    return lambda: strategy.train(stream[0])
+
+
+def matrix_share(one_pass: Callable[[], object]) -> float:
+    """The share of the time that is spent in matrix products."""
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        one_pass()
+    events = profiled.key_averages()
+    products = sum(e.self_cpu_time_total for e in events if e.key in MATRIX_PRODUCTS)
+    return float(products / sum(e.self_cpu_time_total for e in events))
+
+
+if __name__ == "__main__":
+    main()
