@@ -24,6 +24,7 @@ from ewc.importance.preserve import left_as_found
 from ewc.importance.rules import widen
 from ewc.importance.together import BatchWork
 from ewc.selection import ParameterSelection, select_parameters, unwrap
+from ewc.warnings import EWCWarning
 
 
 def fisher_diagonal(
@@ -126,6 +127,7 @@ class _FisherPass:
         if wanted is not None and self.samples < wanted:
             warnings.warn(
                 f"batches ended after {self.samples} samples, before max_samples={wanted}",
+                EWCWarning,
                 stacklevel=3,
             )
         for name, total in self.totals.items():
@@ -181,7 +183,8 @@ class _FisherPass:
                 warnings.warn(
                     "the model's output for a sample depends on the other samples of its batch: "
                     "the Fisher is taken one sample at a time, as if each came alone",
-                    stacklevel=4,
+                    EWCWarning,
+                    stacklevel=5,
                 )
             self.plans[graph.key] = plan
         return self.plans[graph.key]

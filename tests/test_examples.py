@@ -1,0 +1,46 @@
+"""The README's example is the one in examples/, runs as printed there, and remembers."""
+
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parent.parent
+EXAMPLE = ROOT / "examples" / "two_tasks.py"
+
+
+def readme_example() -> str:
+    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
+
+
+def test_the_readme_prints_the_example_file() -> None:
+    _, _, code = EXAMPLE.read_text().partition('"""\n\n')
+    assert readme_example() == code
+
+
+def accuracies(script: Path, capsys: pytest.CaptureFixture[str]) -> list[float]:
+    torch.manual_seed(0)
+    runpy.run_path(str(script))
+    return [float(percent) for percent in re.findall(r"([\d.]+)% right", capsys.readouterr().out)]
+
+
+def test_the_readme_example_remembers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "example.py"
+    script.write_text(readme_example())
+    a, b = accuracies(script, capsys)
+    script.write_text(readme_example().replace("memory.attach(optimizer)", "pass"))
+    with pytest.warns(UserWarning, match="moved"):
+        forgotten_a, _ = accuracies(script, capsys)
+    assert a > 93
+    assert b > 93
+    assert forgotten_a < a - 3
+
+
+def test_the_schematic_example_draws_a_figure(tmp_path: Path) -> None:
+    script = ROOT / "examples" / "schematic.py"
+    subprocess.run([sys.executable, script], cwd=tmp_path, check=True, timeout=120)
+    assert (tmp_path / "schematic.png").stat().st_size > 10_000
