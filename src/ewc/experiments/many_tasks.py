@@ -23,12 +23,13 @@ class ManyTasks(PermutedMnist):
 
     name = "many-tasks"
     presets: ClassVar[Presets] = {
-        "quick": {"tasks": 5, "epochs": 1, "fisher_samples": 5000},
+        "quick": {"tasks": 5, "epochs": 1, "dropout_epochs": 1, "fisher_samples": 5000},
         "laptop": {"width": 1000, "epochs": 2, "seeds": 3},
         "paper": {
             **PAPER,
             "methods": ("ewc", "dropout", SINGLE),
             "epochs": 100,
+            "dropout_epochs": 100,
             "fisher_samples": 55_000,
             "search": 50,
         },
@@ -38,11 +39,11 @@ class ManyTasks(PermutedMnist):
     validation_samples: int = option(
         5000, "training images held out for early stopping and search", low=0
     )
-    segments: int = option(1, "parts of an epoch; a run can be stopped after each", low=1)
     methods: tuple[str, ...] = option(
         ("ewc", "dropout", "sgd", SINGLE), "methods to compare", choices=(*METHODS, SINGLE)
     )
     l2_strength: float = option(0.05, "coefficient of the L2 baseline's uniform pull", low=0)
+    dropout_epochs: int = option(5, "epochs a task for dropout, cut short by early stopping", low=1)
     seeds: int = option(1, "number of seeds, counted from --seed; several give bands", low=1)
     search: int = option(
         0, "combinations tried by random search; 0 takes lr, width and strength as given", low=0
@@ -76,6 +77,8 @@ class ManyTasks(PermutedMnist):
             for number, combination in enumerate(self._combinations(method)):
                 for seed in range(self.seed, self.seed + self.seeds):
                     changes = {"method": method, "seed": seed, **combination}
+                    if method == "dropout":
+                        changes |= {"epochs": self.dropout_epochs}
                     if method == SINGLE:
                         changes |= {"method": "sgd", "tasks": 1}
                     config = {"label": method, "combination": number, **self.part_config(**changes)}

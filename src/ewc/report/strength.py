@@ -3,13 +3,14 @@
 from collections import defaultdict
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 from rich.table import Table
 
 from ewc.runs.directory import RunDirectory
 
 from .seeds import mean_and_spread, plot_band
-from .style import COLORS, axes, save
+from .style import COLORS, save, tidy
 
 Averages = dict[str, dict[float, list[float]]]  # by way, by strength: one average a seed, in %
 
@@ -29,19 +30,23 @@ def averages(run: RunDirectory) -> Averages:
 
 
 def draw(run: RunDirectory) -> list[Path]:
-    """Draw the run's figure from its metrics."""
-    ax = axes()
-    for how, strengths in averages(run).items():
-        seeds = min(len(values) for values in strengths.values())
-        values = [[strengths[strength][seed] for strength in strengths] for seed in range(seeds)]
-        plot_band(
-            ax, list(strengths), values, color=COLORS[how], label=how, marker="o", markersize=3
-        )
-    ax.set_xscale("log")
-    ax.set_xlabel("strength λ")
-    ax.set_ylabel(f"average accuracy after {run.config()['tasks']} tasks, %")
-    ax.legend(frameon=False)
-    return [save(ax, run.figures / "strength.png")]
+    """Draw the run's figure from its metrics: all of it, and the plateau from near by."""
+    _, panels = plt.subplots(1, 2, figsize=(8.4, 3.4), layout="constrained")
+    results = averages(run)
+    for ax in panels:
+        for how, strengths in results.items():
+            seeds = min(len(values) for values in strengths.values())
+            values = [[averages[seed] for averages in strengths.values()] for seed in range(seeds)]
+            look = {"color": COLORS[how], "label": how, "marker": "o", "markersize": 3}
+            plot_band(ax, list(strengths), values, **look)
+        tidy(ax).set_xscale("log")
+        ax.set_xlabel("strength λ")
+    best = max((max(v) for way in results.values() for v in way.values()), default=100.0)
+    panels[0].set_ylim(0, 100)
+    panels[0].set_ylabel(f"average accuracy after {run.config()['tasks']} tasks, %")
+    panels[0].legend(frameon=False)
+    panels[1].set_ylim(best - 5, best + 0.5)
+    return [save(panels[0], run.figures / "strength.png")]
 
 
 def table(run: RunDirectory) -> Table:

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 class EarlyStopping:
     """The rule of the paper's appendix, for one task.
 
-    Looks at the validation error over all tasks so far. Once it has been above its lowest value
-    more than `PATIENCE` times in a row the task ends, and the weights go back to those of the
-    lowest error.
+    Looks at the validation error over all tasks so far, at the end of every segment. Once it has
+    been above its lowest value more than `PATIENCE` times in a row the task ends, and the weights
+    go back to those of the lowest error.
     """
 
     PATIENCE = 5

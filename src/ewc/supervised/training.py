@@ -118,7 +118,7 @@ class Learner:
         if self.segment == self.recipe.segments:
             self.epoch, self.segment = self.epoch + 1, 0
         self.diverged = not math.isfinite(loss)
-        stop = self.segment == 0 and self._stops_early()
+        stop = self._stops_early()
         if not (stop or self.diverged or self.epoch == self.recipe.epochs):
             return False
         solution = self.stopping.best or self.average.mean
