@@ -24,7 +24,7 @@ class ManyTasks(PermutedMnist):
     name = "many-tasks"
     presets: ClassVar[Presets] = {
         "quick": {"tasks": 5, "epochs": 1, "dropout_epochs": 1, "fisher_samples": 5000},
-        "laptop": {"width": 1000, "epochs": 2, "seeds": 3},
+        "laptop": {"width": 1000, "epochs": 2, "strength": 50.0, "floor": 0.02, "seeds": 3},
         "paper": {
             **PAPER,
             "methods": ("ewc", "dropout", SINGLE),
