@@ -44,6 +44,7 @@ class ManyTasks(PermutedMnist):
     )
     l2_strength: float = option(0.05, "coefficient of the L2 baseline's uniform pull", low=0)
     dropout_epochs: int = option(5, "epochs a task for dropout, cut short by early stopping", low=1)
+    dropout_lr: float = option(0.01, "learning rate for dropout, where none is searched", low=0)
     seeds: int = option(1, "number of seeds, counted from --seed; several give bands", low=1)
     search: int = option(
         0, "combinations tried by random search; 0 takes lr, width and strength as given", low=0
@@ -76,9 +77,10 @@ class ManyTasks(PermutedMnist):
         for method in self.methods:
             for number, combination in enumerate(self._combinations(method)):
                 for seed in range(self.seed, self.seed + self.seeds):
-                    changes = {"method": method, "seed": seed, **combination}
+                    changes: dict[str, Any] = {"method": method, "seed": seed}
                     if method == "dropout":
-                        changes |= {"epochs": self.dropout_epochs}
+                        changes |= {"epochs": self.dropout_epochs, "lr": self.dropout_lr}
+                    changes |= combination
                     if method == SINGLE:
                         changes |= {"method": "sgd", "tasks": 1}
                     config = {"label": method, "combination": number, **self.part_config(**changes)}
