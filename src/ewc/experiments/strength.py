@@ -17,7 +17,7 @@ class Strength(PermutedMnist):
     name = "strength"
     presets: ClassVar[Presets] = {
         "quick": {"tasks": 3, "epochs": 1, "fisher_samples": 2000, "strengths": (1.0, 1e2, 1e4)},
-        "laptop": {"epochs": 2},
+        "laptop": {"epochs": 1, "floor": 0.02, "fisher_samples": 5000},
         "paper": {**PAPER, "lr": 1e-3, "epochs": 20, "fisher_samples": 60_000},
     }
 
