@@ -27,6 +27,7 @@ class FisherOverlap(PermutedMnist):
     }
 
     tasks: int = option(2, "number of tasks, learned one after another", low=2)
+    strength: float = option(100.0, "λ of EWC: how much old tasks count against the new one", low=0)
     layers: int = option(6, "hidden layers", low=1)
     width: int = option(100, "units a hidden layer", low=1)
     squares: tuple[int, ...] = option((8, 26), "sides of the permuted squares", low=1, high=SIDE)
