@@ -4,7 +4,7 @@ All train the same 2x400 network with SGD and momentum, for one pass over the sa
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -13,7 +13,8 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.libraries import library
-from benchmarks.timing import best_seconds, one_thread, ratios
+from benchmarks.tables import Row, Table
+from benchmarks.timing import best_seconds, ratios
 from ewc.supervised.data import Split, load
 from ewc.supervised.network import mlp
 from ewc.supervised.permuted import PermutedTasks
@@ -24,18 +25,23 @@ SAMPLES, BATCH_SIZE, ROUNDS = 20_000, 128, 5
 MATRIX_PRODUCTS = ("aten::addmm", "aten::mm")
 
 
-def main() -> None:
-    one_thread()
+def tables(*, ours_only: bool) -> Iterator[Table]:
     tasks = PermutedTasks(load(train_samples=SAMPLES, test_samples=100), seed=0)
     data = tasks.permuted(tasks.data.train, 0)
-    ways = {"ewc": ours(tasks), "DataLoader loop": plain(data), "avalanche Naive": avalanche(data)}
+    ways = {"ewc": ours(tasks), "DataLoader loop": plain(data)}
+    if not ours_only:
+        ways["avalanche Naive"] = avalanche(data)
     measured = best_seconds(ways, ROUNDS)
-    print("Training throughput, 2x400, batch 128, SGD with momentum, one thread")
-    for name, multiple in ratios(measured).items():
-        rate = SAMPLES / measured[name]
-        print(f"  {name:16} {rate:8,.0f} samples/s   {multiple:.2f}x our time")
+    rows: list[Row] = [
+        {"way": name, "samples a second": SAMPLES / measured[name], "multiple": multiple}
+        for name, multiple in ratios(measured).items()
+    ]
     share = matrix_share(ours(tasks))
-    print(f"  matrix products take {100 * share:.0f} % of our step")
+    yield Table(
+        f"Training throughput, 2x400, batch {BATCH_SIZE}, SGD with momentum",
+        rows,
+        ["multiple: of our time.", f"Matrix products take {share:.1%} of our step."],
+    )
 
 
 def ours(tasks: PermutedTasks) -> Callable[[], object]:
@@ -79,7 +85,7 @@ def avalanche(data: Split) -> Callable[[], object]:
         criterion=nn.CrossEntropyLoss(),
         train_mb_size=BATCH_SIZE,
         train_epochs=1,
-        evaluator=plugins.EvaluationPlugin(),
+        evaluator=plugins.EvaluationPlugin(suppress_warnings=True),
     )
     return lambda: strategy.train(stream[0])
 
@@ -91,7 +97,3 @@ def matrix_share(one_pass: Callable[[], object]) -> float:
     events = profiled.key_averages()
     products = sum(e.self_cpu_time_total for e in events if e.key in MATRIX_PRODUCTS)
     return float(products / sum(e.self_cpu_time_total for e in events))
-
-
-if __name__ == "__main__":
-    main()

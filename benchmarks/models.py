@@ -1,0 +1,128 @@
+"""The models that are measured, each with batches of random data of the shape it is made for."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Batches = list[tuple[Tensor, Tensor]]
+
+
+def mlp() -> nn.Module:
+    """784-400-400-10, the network of the permuted MNIST experiments."""
+    return nn.Sequential(
+        nn.Linear(784, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU(), nn.Linear(400, 10)
+    )
+
+
+def mlp_batch(size: int) -> tuple[Tensor, Tensor]:
+    return torch.rand(size, 784), torch.randint(10, (size,))
+
+
+def dqn() -> nn.Module:
+    """The paper's network for Atari: four frames of 84x84 in, 18 actions out."""
+    return nn.Sequential(
+        nn.Conv2d(4, 32, kernel_size=8, stride=4),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, kernel_size=4, stride=2),
+        nn.ReLU(),
+        nn.Conv2d(64, 128, kernel_size=3, stride=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(128 * 7 * 7, 1024),
+        nn.ReLU(),
+        nn.Linear(1024, 18),
+    )
+
+
+def dqn_batch(size: int) -> tuple[Tensor, Tensor]:
+    return torch.rand(size, 4, 84, 84), torch.randint(18, (size,))
+
+
+VOCABULARY, WIDTH, LAYERS, HEADS, POSITIONS = 50257, 256, 4, 4, 128
+
+
+class Block(nn.Module):
+    """Causal self-attention and a two-layer network, each added to its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm_1 = nn.LayerNorm(WIDTH)
+        self.query_key_value = nn.Linear(WIDTH, 3 * WIDTH)
+        self.project = nn.Linear(WIDTH, WIDTH)
+        self.norm_2 = nn.LayerNorm(WIDTH)
+        self.widen = nn.Linear(WIDTH, 4 * WIDTH)
+        self.activation = nn.GELU(approximate="tanh")
+        self.narrow = nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (
+            part.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+            for part in self.query_key_value(self.norm_1(x)).chunk(3, -1)
+        )
+        attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.project(attended.transpose(1, 2).flatten(2))
+        x = x + self.narrow(self.activation(self.widen(self.norm_2(x))))
+        return x
+
+
+class Transformer(nn.Module):
+    """GPT-2 in small: learned positions, and the output layer has the weight of the embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
+        self.positions = nn.Embedding(POSITIONS, WIDTH)
+        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
+        self.norm = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        nn.init.normal_(self.tokens.weight, std=0.02)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        positions = torch.arange(tokens.shape[-1], device=tokens.device)
+        embedded = self.tokens(tokens) + self.positions(positions)
+        logits: Tensor = self.head(self.norm(self.blocks(embedded)))
+        return logits
+
+
+def transformer_batch(size: int) -> tuple[Tensor, Tensor]:
+    shape = (size, POSITIONS)
+    return torch.randint(VOCABULARY, shape), torch.randint(VOCABULARY, shape)
+
+
+def total_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """−log p of all samples together; a sequence's is the sum over its positions."""
+    return F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="sum")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model over so many samples in batches of one size."""
+
+    name: str
+    model: Callable[[], nn.Module]
+    batch: Callable[[int], tuple[Tensor, Tensor]]
+    samples: int
+    batch_size: int
+    rounds: int
+    exact: bool = False
+
+    def make(self) -> tuple[nn.Module, Batches]:
+        torch.manual_seed(0)
+        model = self.model()
+        return model, [self.batch(self.batch_size) for _ in range(self.samples // self.batch_size)]
+
+
+MLP = "MLP 784-400-400-10"
+DQN = "the paper's DQN"
+TRANSFORMER = "GPT-2-shaped transformer"
+CASES = [
+    Case(MLP, mlp, mlp_batch, samples=4096, batch_size=512, rounds=10, exact=True),
+    Case(MLP, mlp, mlp_batch, samples=4096, batch_size=128, rounds=10, exact=True),
+    Case(DQN, dqn, dqn_batch, samples=512, batch_size=128, rounds=5),
+    Case(DQN, dqn, dqn_batch, samples=512, batch_size=32, rounds=5),
+    Case(TRANSFORMER, Transformer, transformer_batch, samples=32, batch_size=8, rounds=3),
+]
