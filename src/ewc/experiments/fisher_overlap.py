@@ -30,6 +30,7 @@ class FisherOverlap(PermutedMnist):
     strength: float = option(100.0, "λ of EWC: how much old tasks count against the new one", low=0)
     layers: int = option(6, "hidden layers", low=1)
     width: int = option(100, "units a hidden layer", low=1)
+    lr: float = option(0.03, "learning rate at the start of each task", low=0)
     squares: tuple[int, ...] = option((8, 26), "sides of the permuted squares", low=1, high=SIDE)
     seeds: int = option(1, "number of seeds, counted from --seed; several give bands", low=1)
 
