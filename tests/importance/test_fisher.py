@@ -267,6 +267,29 @@ def test_chunks_do_not_change_the_answer(monkeypatch: pytest.MonkeyPatch) -> Non
             assert_equal_fishers(ewc.fisher_diagonal(model, [(inputs,)], kind="sampled"), whole)
 
 
+def test_small_batches_run_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, (x,) = in_float64(lambda: (perceptron(nn.Tanh()), table(40, 8)))
+    sizes: list[int] = []
+    model.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
+    whole = ewc.fisher_diagonal(model, [x])
+    sizes.clear()
+    assert_equal_fishers(ewc.fisher_diagonal(model, x.split(1)), whole)
+    assert sizes[0] == 1
+    assert 39 in sizes
+    monkeypatch.setattr("ewc.importance.fisher.JOINED_ELEMENTS", 0)
+    sizes.clear()
+    assert_equal_fishers(ewc.fisher_diagonal(model, x.split(20)), whole)
+    assert max(sizes) == 20
+
+
+def test_batches_that_differ_in_shape_do_not_run_together() -> None:
+    model, (x,) = in_float64(lambda: (perceptron(nn.Tanh()), table(12, 5, 8)))
+    lengths = [x[:4], x[4:8, :3], x[8:, :3]]
+    expected = [ewc.fisher_diagonal(model, [batch], kind="exact") for batch in lengths]
+    mean = {name: sum(f[name] for f in expected) / 3 for name in expected[0]}
+    assert_equal_fishers(ewc.fisher_diagonal(model, lengths), mean)
+
+
 def test_parameters_are_chosen_by_name_and_frozen_ones_left_out() -> None:
     model = perceptron(nn.Tanh())
     model[0].weight.requires_grad_(False)
@@ -363,6 +386,7 @@ X, Y = torch.zeros(5, 4), torch.zeros(5, dtype=torch.long)
         ([], {}, "batches is empty"),
         ([X[:0]], {}, "batch 0 is empty"),
         ([X, with_nan(X.clone())], {}, "outputs for batch 1 are NaN"),
+        ([X] * 4 + [with_nan(X.clone())] + [X] * 3, {}, "outputs for batch 4 are NaN"),
         ([(X, Y + 3)], {"kind": "empirical"}, "labels must be 0 to 2.*batch 0 has 3"),
         ([(X, Y - 1)], {"kind": "empirical"}, "labels must be 0 to 2.*batch 0 has -1"),
         ([(X, Y[:4])], {"kind": "empirical"}, r"batch 0 has first dimensions \[5, 4\]"),

@@ -40,6 +40,18 @@ class Batch:
             self, args=args, kwargs=kwargs, targets=targets, mask=mask, size=stop - start
         )
 
+    @classmethod
+    def joined(cls, batches: "list[Batch]") -> "Batch":
+        """One batch of the samples of several that fit together."""
+        parts = [(b.args, b.kwargs, b.targets, b.mask) for b in batches]
+        args, kwargs, targets, mask = _cat(parts)
+        where = f"{batches[0].where} to {batches[-1].where}"
+        return cls(args, kwargs, targets, mask, sum(b.size for b in batches), where)
+
+    def fits(self, other: "Batch") -> bool:
+        """Whether the two differ in nothing but their samples."""
+        return bool(_kinds(self) == _kinds(other))
+
     def outputs(self, model: nn.Module) -> Tensor:
         """The model's output tensor: itself, its `logits`, or the first of a tuple."""
         out: Any = model(*self.args, **self.kwargs)
@@ -146,7 +158,7 @@ def _size_of(tensors: Any, where: str) -> int:
     return sizes[0]
 
 
-def _map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+def _map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, Tensor):
         return function(value) if value.ndim else value
     if isinstance(value, Mapping):
@@ -154,6 +166,27 @@ def _map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, tuple | list):
         return tuple(_map_tensors(item, function) for item in value)
     return value
+
+
+def _kinds(batch: Batch) -> Any:
+    """What all samples of the batch share: the structure, and the shape and type of each tensor."""
+
+    def kind(tensor: Tensor) -> Any:
+        return tensor.shape[1:], tensor.dtype, tensor.layout
+
+    return _map_tensors((batch.args, batch.kwargs, batch.targets, batch.mask), kind)
+
+
+def _cat(parts: list[Any]) -> Any:
+    """Join the tensors of values of the same structure; the rest is the first's."""
+    first = parts[0]
+    if isinstance(first, Tensor) and first.ndim:
+        return torch.cat(parts)
+    if isinstance(first, Mapping):
+        return {key: _cat([part[key] for part in parts]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(_cat(list(items)) for items in zip(*parts, strict=True))
+    return first
 
 
 def _device_of(model: nn.Module) -> torch.device | None:

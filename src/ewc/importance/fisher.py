@@ -26,6 +26,10 @@ from ewc.importance.together import BatchWork
 from ewc.selection import ParameterSelection, select_parameters, unwrap
 from ewc.warnings import EWCWarning
 
+# Batches are joined up to so many samples, or elements of all results in a graph (32 MB).
+JOINED_SAMPLES = 1024
+JOINED_ELEMENTS = 2**23
+
 
 def fisher_diagonal(
     model: nn.Module,
@@ -84,11 +88,15 @@ def fisher_diagonal(
             )
     with left_as_found(model):
         fisher = _FisherPass(model, selected, kind, likelihood, generator)
+        samples = 0
         for batch in read_batches(batches, model):
-            room = batch.size if max_samples is None else max_samples - fisher.samples
-            fisher.add(batch.take(0, min(batch.size, room)) if room < batch.size else batch)
-            if fisher.samples == max_samples:
+            if max_samples is not None and samples + batch.size > max_samples:
+                batch = batch.take(0, max_samples - samples)
+            fisher.take(batch)
+            samples += batch.size
+            if samples == max_samples:
                 break
+        fisher.flush()
     return fisher.mean(max_samples)
 
 
@@ -119,6 +127,8 @@ class _FisherPass:
             for name, p in parameters.items()
         }
         self.plans: dict[tuple[Any, ...], Plan] = {}
+        self.waiting: list[Batch] = []
+        self.room = 0  # samples that may run together
 
     def mean(self, wanted: int | None) -> dict[str, Tensor]:
         """The sums over the number of samples, checked."""
@@ -137,22 +147,43 @@ class _FisherPass:
                 )
         return self.totals
 
+    def take(self, batch: Batch) -> None:
+        """Add a batch, now or together with the next ones: small batches waste time on overhead."""
+        waiting = sum(one.size for one in self.waiting)
+        if self.waiting and (waiting + batch.size > self.room or not batch.fits(self.waiting[0])):
+            self.flush()
+        self.waiting.append(batch)
+        if batch.size > self.room:
+            self.flush()
+
+    def flush(self) -> None:
+        """Add the batches that wait. An error names a batch, so after one they go one by one."""
+        waiting, self.waiting = self.waiting, []
+        if len(waiting) > 1:
+            try:
+                self.add(Batch.joined(waiting))
+                return
+            except ValueError:
+                pass
+        for batch in waiting:
+            self.add(batch)
+
     def add(self, batch: Batch) -> None:
         """Add a batch's squared gradients."""
         output = self.outputs(batch)
+        graph = Graph(output, self.names)
+        if not self.room:
+            fitting = JOINED_ELEMENTS * batch.size // max(graph.elements, 1)
+            self.room = max(1, min(JOINED_SAMPLES, fitting))
         if batch.size == 1:
             self.add_alone(batch, list(self.parameters), list(self.cotangents(batch, output)))
         else:
-            graph = Graph(output, self.names)
             plan = self.plan(batch, output, graph)
             if plan.mixed:
                 for n in range(batch.size):
                     sample = batch.take(n, n + 1)
-                    self.add_alone(
-                        sample,
-                        list(self.parameters),
-                        list(self.cotangents(sample, self.outputs(sample))),
-                    )
+                    vectors = list(self.cotangents(sample, self.outputs(sample)))
+                    self.add_alone(sample, list(self.parameters), vectors)
             else:
                 self.add_together(batch, output, graph, plan)
         self.samples += batch.size

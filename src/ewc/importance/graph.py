@@ -10,6 +10,7 @@ transposed, cut, reshaped or cast, never mixed with data.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import torch
@@ -56,6 +57,16 @@ class Graph:
             for slot, (child, number) in enumerate(edges):
                 found.setdefault(child, []).append((number, consumer, slot))
         return found
+
+    @property
+    def elements(self) -> int:
+        """How many numbers the results of the operations hold, the parameters' own left out."""
+        leaves = {i for i, edges in enumerate(self.edges) if not edges}
+        views = {
+            i for i, edges in enumerate(self.edges) if len(edges) == 1 and edges[0][0] in leaves
+        }
+        made = (node for i, node in enumerate(self.nodes) if i not in leaves | views)
+        return sum(prod(node._input_metadata[0].shape) for node in made)
 
     def shape(self, node: int, number: int = 0) -> torch.Size:
         """The shape of a node's forward result."""

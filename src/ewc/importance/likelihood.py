@@ -97,7 +97,7 @@ def _of_callable(
             f"a callable likelihood must return one value a sample, shape {tuple(out.shape[:1])}; "
             f"for {where} it returned {came}"
         )
-    (cotangent,) = torch.autograd.grad(value.sum(), out)
+    (cotangent,) = torch.autograd.grad(value, out, torch.ones_like(value))
     return cotangent
 
 
@@ -155,13 +155,22 @@ def _every_class(probabilities: Tensor, counted: Tensor | None) -> Iterator[Tens
     share = (p / tails.clamp_min(tiny)).sqrt()
     if counted is not None:
         share = share * counted.reshape(batch, -1, 1)
+    diagonal, below = share * root_after, -share / root_after.clamp_min(tiny)
     for position in range(p.shape[1]):
         for j in range(classes - 1):
-            weight, root = share[:, position, j, None], root_after[:, position, j, None]
-            cotangent = torch.zeros_like(p)
-            cotangent[:, position, j:] = p[:, position, j:] * (-weight / root.clamp_min(tiny))
-            cotangent[:, position, j] = (weight * root).squeeze(1)
-            yield cotangent.reshape(probabilities.shape)
+            column = p[:, position] * below[:, position, j, None]
+            column[:, :j] = 0
+            column[:, j] = diagonal[:, position, j]
+            yield _at_position(column, position, p.shape).reshape(probabilities.shape)
+
+
+def _at_position(values: Tensor, position: int, shape: torch.Size) -> Tensor:
+    """`values` (batch, classes) at one position, zero at the others."""
+    if shape[1] == 1:
+        return values
+    everywhere = values.new_zeros(shape)
+    everywhere[:, position] = values
+    return everywhere
 
 
 def refuse_many_outputs(outputs: int) -> None:
