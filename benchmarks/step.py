@@ -20,7 +20,7 @@ from ewc.memory import EWC
 TASKS = (1, 10, 100)
 STRENGTH = 100.0
 BATCH_SIZE, STEPS, ROUNDS = 128, 20, 40
-SECONDS_A_WAY = 8.0
+SECONDS_IN_ALL = 8.0  # of a way that is not ours
 
 Wells = list[tuple[dict[str, Tensor], dict[str, Tensor]]]  # of each task, F and θ*
 Penalty = Callable[[nn.Module], Tensor]
@@ -40,7 +40,8 @@ def tables(*, ours_only: bool) -> Iterator[Table]:
             check(penalty(wells[:tasks]), wells[:tasks])
             turns[name, tasks] = (step(penalty(wells[:tasks])), max(1, STEPS // tasks))
     ways = {f"{name} {tasks}": turn(*turns[name, tasks]) for name, tasks in turns}
-    best = best_seconds(ways, ROUNDS, limit=SECONDS_A_WAY)
+    limits = {f"{name} {tasks}": SECONDS_IN_ALL for name in penalties for tasks in TASKS}
+    best = best_seconds(ways, ROUNDS, limits=limits)
     times = {key: best[f"{key[0]} {key[1]}"] / steps for key, (_, steps) in turns.items()}
     yield Table(
         f"One training step, MLP 784-400-400-10, batch {BATCH_SIZE}, SGD with momentum 0.9",

@@ -27,18 +27,19 @@ def seconds(way: Way) -> float:
 
 
 def best_seconds(
-    ways: Mapping[str, Way], rounds: int, *, limit: float = math.inf
+    ways: Mapping[str, Way], rounds: int, *, limits: Mapping[str, float] | None = None
 ) -> dict[str, float]:
     """The shortest time of each way over `rounds` rounds, in each of which all take their turn.
 
-    A way that has had `limit` seconds in all sits out the rounds that are left.
+    A way named in `limits` sits out the rounds that are left once it has had so many seconds.
     """
     if rounds < 1:
         raise ValueError(f"expected rounds >= 1, got {rounds}")
     times: dict[str, list[float]] = {name: [] for name in ways}
+    limits = limits or {}
     for _ in range(rounds):
         for name, way in ways.items():
-            if sum(times[name]) < limit:
+            if sum(times[name]) < limits.get(name, math.inf):
                 times[name].append(seconds(way))
     return {name: min(measured) for name, measured in times.items()}
 

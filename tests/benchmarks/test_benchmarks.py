@@ -57,7 +57,7 @@ def test_a_way_that_has_had_its_time_sits_out(clock) -> None:
         clock.nap(seconds)
 
     ways = {"slow": partial(way, "slow", 2.0), "fast": partial(way, "fast", 0.5)}
-    best_seconds(ways, rounds=5, limit=3.0)
+    best_seconds(ways, rounds=5, limits={"slow": 3.0})
     assert (turns.count("slow"), turns.count("fast")) == (2, 5)
 
 
