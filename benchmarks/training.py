@@ -4,6 +4,7 @@ All train the same 2x400 network with SGD and momentum, for one pass over the sa
 """
 
 import logging
+import warnings
 from collections.abc import Callable, Iterator
 
 from torch import nn
@@ -78,6 +79,9 @@ def avalanche(data: Split) -> Callable[[], object]:
         [TensorDataset(data.images, data.labels)], data_attributes=[targets, labels]
     )
     stream = benchmarks.benchmark_from_datasets(train=[dataset]).train_stream
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that nothing is logged
+        evaluator = plugins.EvaluationPlugin()
     model = mlp(2, 400)
     strategy = library("avalanche.training").Naive(
         model=model,
@@ -85,7 +89,7 @@ def avalanche(data: Split) -> Callable[[], object]:
         criterion=nn.CrossEntropyLoss(),
         train_mb_size=BATCH_SIZE,
         train_epochs=1,
-        evaluator=plugins.EvaluationPlugin(suppress_warnings=True),
+        evaluator=evaluator,
     )
     return lambda: strategy.train(stream[0])
 
