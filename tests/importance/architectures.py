@@ -110,6 +110,10 @@ FAST: dict[str, Callable[[], Case]] = {
         ),
         table(5, 5, 8),
     ),
+    "linear, only the last position counts": lambda: (
+        Custom(lambda m, x: m.b(m.a(x).tanh()[:, -1]), a=nn.Linear(8, 6), b=nn.Linear(6, 3)),
+        table(5, 4, 8),
+    ),
     "linear without bias": lambda: (
         nn.Sequential(nn.Linear(8, 6, bias=False), nn.Tanh(), nn.Linear(6, 3, bias=False)),
         table(5, 8),
@@ -247,6 +251,17 @@ GENERAL: dict[str, tuple[Callable[[], Case], set[str]]] = {
     "attention with a bias for keys": (
         lambda: attention(4, add_bias_kv=True),
         {"heads.bias_k", "heads.bias_v"},
+    ),
+    "a weight copied in another order": (
+        lambda: (
+            Custom(
+                lambda m, x: F.linear(x + m.p.t().reshape(-1), m.w.t().reshape(3, 8)),
+                p=nn.Parameter(torch.randn(2, 4)),
+                w=nn.Parameter(torch.randn(4, 6)),
+            ),
+            table(5, 8),
+        ),
+        {"p", "w"},
     ),
     "a bare parameter scaled before use": (
         lambda: (

@@ -20,6 +20,7 @@ from importance.architectures import (
 )  # fmt: skip
 from reference import EXACT, assert_equal_fishers, batch_of_one_fisher, the_target
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import ewc
 from ewc.importance import fisher as fisher_module
@@ -234,13 +235,88 @@ def only_labelled(output: Tensor, target: Tensor) -> list[tuple[float, Tensor]]:
     return [(w, y) for w, y in EXACT["categorical"](output, target) if kept[y != -100].all()]
 
 
-def test_a_batch_that_mixes_samples_is_taken_one_by_one_with_a_warning() -> None:
-    center = Custom(lambda m, x: x - x.mean(0))
-    model, (x,) = in_float64(lambda: (perceptron(center, nn.Tanh()), table(5, 8)))
+@pytest.mark.parametrize(
+    "mix",
+    [lambda x: x - x.mean(0), lambda x: x.cumsum(0), lambda x: x / x.abs().max()],
+    ids=["all by all", "the later by the earlier", "all but the first"],
+)
+def test_a_batch_that_mixes_samples_is_taken_one_by_one_with_a_warning(
+    mix: Callable[[Tensor], Tensor],
+) -> None:
+    model, (x,) = in_float64(lambda: (perceptron(nn.Tanh()), table(5, 8)))
+    model = nn.Sequential(Custom(lambda m, x: mix(x)), model)
+    x[0] *= 100
     y = torch.randint(3, (5,))
     with pytest.warns(UserWarning, match="depends on the other samples"):
         actual = ewc.fisher_diagonal(model, [(x, y)], kind="empirical")
     assert_equal_fishers(actual, batch_of_one_fisher(model, (x,), y, the_target))
+
+
+def sorted_within(m: Custom, x: Tensor) -> Tensor:
+    order = x[:, 0, 0].argsort()
+    return m.b(m.a(m.a(x[order]).tanh()[order.argsort()])).sum(1)
+
+
+def without_padding(m: Custom, x: Tensor) -> Tensor:
+    kept = x[..., 0] > -50
+    return m.b(torch.zeros_like(x).index_put((kept,), m.a(x[kept]).tanh())).sum(1)
+
+
+def routed(m: Custom, x: Tensor) -> Tensor:
+    rows = x.flatten(0, 1)
+    chosen = (rows[:, 0] > 0).nonzero()[:, 0]
+    return m.b(rows.index_add(0, chosen, m.a(rows[chosen]).tanh()).view_as(x)).sum(1)
+
+
+@pytest.mark.parametrize("forward", [sorted_within, without_padding, routed])
+def test_rows_that_go_where_the_data_says(forward: Callable[..., Tensor]) -> None:
+    """The first batch is in order, and full; the next ones have the same graph and are not."""
+    torch.manual_seed(0)
+    model = Custom(forward, a=nn.Linear(4, 4), b=nn.Linear(4, 3)).double()
+    x = torch.randn(3, 4, 6, 4, dtype=torch.float64)
+    x[0, :, :, 0] = torch.arange(1.0, 5.0).view(4, 1)
+    for n, length in enumerate((2, 4, 4)):  # of 24 rows 16 are left: as many for each as it seems
+        x[1, n, length:] = -100
+    x[2, 0, 3:] = -100
+    y = torch.randint(3, (3, 4))
+    expected = batch_of_one_fisher(model, (x.flatten(0, 1),), y.flatten(), the_target)
+    together = [(x.flatten(0, 1), y.flatten())]
+    for batches in (together, list(zip(x, y, strict=True))):
+        assert_equal_fishers(ewc.fisher_diagonal(model, batches, kind="empirical"), expected)
+
+
+def test_a_parameter_cut_to_the_length_of_each_batch() -> None:
+    def forward(m: Custom, x: Tensor) -> Tensor:
+        length = x.shape[1]
+        return m.b((x + m.places.split([length, 6 - length])[0]).tanh().sum(1))
+
+    model = Custom(forward, places=nn.Parameter(torch.randn(6, 4)), b=nn.Linear(4, 3)).double()
+    x, y = torch.randn(3, 4, 5, 4, dtype=torch.float64), torch.randint(3, (3, 4))
+    batches = [(one[:, :length], two) for one, two, length in zip(x, y, (5, 3, 1), strict=True)]
+    each = [batch_of_one_fisher(model, (a,), b, the_target) for a, b in batches]
+    expected = {name: sum(fisher[name] for fisher in each) / 3 for name in each[0]}
+    assert_equal_fishers(ewc.fisher_diagonal(model, batches, kind="empirical"), expected)
+
+
+def test_a_mask_dropped_where_there_is_no_padding_costs_no_speed(plans: list[Plan]) -> None:
+    def forward(m: Custom, x: Tensor) -> Tensor:
+        padding = x[..., :1] < -50
+        return m.b((x.masked_fill(padding, 0) if padding.any() else x) @ m.w).sum(1)
+
+    model = Custom(forward, w=nn.Parameter(torch.randn(8, 6)), b=nn.Linear(6, 3))
+    model, (x,) = in_float64(lambda: (model, table(6, 4, 8)))
+    x[1, 2:] = -100
+    check_against_loop(model, (x,))
+    assert plans[0].alone == []
+
+
+def test_a_reentrant_checkpoint_is_refused() -> None:
+    def forward(m: Custom, x: Tensor) -> Tensor:
+        return m.b(checkpoint(m.a, x.requires_grad_(), use_reentrant=True))
+
+    model = Custom(forward, a=nn.Linear(4, 5), b=nn.Linear(5, 3))
+    with pytest.raises(RuntimeError, match="use_reentrant=False"):
+        ewc.fisher_diagonal(model, [torch.randn(5, 4)])
 
 
 def test_a_graph_that_depends_on_the_batch_size_is_taken_one_by_one() -> None:

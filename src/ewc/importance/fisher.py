@@ -208,17 +208,19 @@ class _FisherPass:
         return cotangents(output, batch.targets, batch.mask, where=batch.where, **self.options)
 
     def plan(self, batch: Batch, output: Tensor, graph: Graph) -> Plan:
-        if graph.key not in self.plans:
-            plan = make_plan(self.model, batch, Probe(output, graph), self.names)
-            if plan.mixed:
-                warnings.warn(
-                    "the model's output for a sample depends on the other samples of its batch: "
-                    "the Fisher is taken one sample at a time, as if each came alone",
-                    EWCWarning,
-                    stacklevel=5,
-                )
+        if graph.key in self.plans:
+            return self.plans[graph.key]
+        plan = make_plan(self.model, batch, Probe(output, graph), self.names)
+        if plan.mixed:
+            warnings.warn(
+                "the model's output for a sample depends on the other samples of its batch: "
+                "the Fisher is taken one sample at a time, as if each came alone",
+                EWCWarning,
+                stacklevel=5,
+            )
+        if plan.lasting:
             self.plans[graph.key] = plan
-        return self.plans[graph.key]
+        return plan
 
     def add_together(self, batch: Batch, output: Tensor, graph: Graph, plan: Plan) -> None:
         """The fast way: one backward pass a cotangent to the operations that use parameters, then

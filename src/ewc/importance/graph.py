@@ -7,7 +7,7 @@ compared node by node, and `Step`s are the ways a parameter passes on its way to
 transposed, cut, reshaped or cast, never mixed with data.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import GradientEdge
 
 Node = Any  # torch.autograd.graph.Node, whose saved values have no types
 
@@ -34,6 +36,11 @@ class Graph:
                 continue
             index[node] = len(self.nodes)
             self.nodes.append(node)
+            if node.name() == "CheckpointFunctionBackward":
+                raise RuntimeError(
+                    "a reentrant checkpoint hides its parameters from the graph: "
+                    "call torch.utils.checkpoint with use_reentrant=False"
+                )
             if not node.next_functions and id(getattr(node, "variable", None)) in parameters:
                 self.parameters[index[node]] = parameters[id(node.variable)]
             stack += [child for child, _ in node.next_functions[::-1]]
@@ -73,6 +80,23 @@ class Graph:
         shape: torch.Size = self.nodes[node]._input_metadata[number].shape
         return shape
 
+    @property
+    def follows_data(self) -> bool:
+        """Whether the data may decide which sample's row goes where."""
+        return any(
+            isinstance(node, BackwardCFunction) or node.name().startswith(BY_INDEX)
+            for node in self.nodes
+        )
+
+    def pull_back(self, output: Tensor, vector: Tensor, nodes: Sequence[int]) -> list[Tensor]:
+        """The gradients of `vector · output` at the results of `nodes`, zero where none arrives."""
+        edges = [GradientEdge(self.nodes[i], 0) for i in nodes]
+        grads = torch.autograd.grad(output, edges, vector, retain_graph=True, allow_unused=True)
+        return [
+            output.new_zeros(self.shape(i)) if grad is None else grad
+            for i, grad in zip(nodes, grads, strict=True)
+        ]
+
 
 @dataclass(frozen=True)
 class Step:
@@ -108,6 +132,9 @@ class Step:
         return buffer  # cast, alias or clone
 
 
+BY_INDEX = (
+    "Gather", "Index", "MaskedS", "Put", "RepeatInterleave", "Scatter", "Sort", "Take", "Topk",
+)  # fmt: skip
 LOOKUP = "EmbeddingBackward0"
 VIEWS = {
     "AliasBackward0",

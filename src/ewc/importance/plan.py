@@ -1,22 +1,21 @@
-"""How each parameter's per-sample gradients will be had, found by running the first few samples of
-a batch.
+"""How each parameter's per-sample gradients will be had, found by running a few samples of a batch.
 
 Two things must be known before a batch's gradients can be told apart by sample: where the samples
 are in the tensors of each operation (`Layout`), and that no sample's output depends on another.
-Shapes that grow from a few samples to the whole batch show the dimension; a backward pass with each
-sample's cotangent scaled by a power of two of its own shows that each row's gradient belongs to the
-sample we think it does. Whatever has no rule, or fails a check, goes to `alone`: one sample at a
-time, always right.
+Shapes that grow from a few samples to the whole batch show the dimension; backward passes with each
+sample's cotangent scaled by powers of two of its own show that each row's gradient belongs to the
+sample we think it does. The few samples show it for all batches to come; where they cannot, because
+rows go where the data says or have no gradient, each batch has to show it itself. Whatever has no
+rule, or fails a check, goes to `alone`: one sample at a time, always right.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge
 
 from ewc.importance.batches import Batch
 from ewc.importance.binders import BINDERS, plain_lookup, supported
@@ -37,6 +36,16 @@ class Use:
         """Whether rows were looked up on the way."""
         return any(step.is_lookup for step in self.steps)
 
+    def seen(self, graph: Graph, buffer: Tensor) -> Tensor:
+        """`buffer`, like the parameter with a leading dimension, as the operation (or the lookup)
+        sees it.
+        """
+        for step in self.steps:
+            if step.is_lookup:
+                break
+            buffer = step.view(graph, buffer)
+        return buffer
+
 
 @dataclass
 class Plan:
@@ -49,7 +58,7 @@ class Plan:
     layouts: dict[int, Layout] = field(default_factory=dict)
     alone: list[str] = field(default_factory=list)
     mixed: bool = False
-    views: dict[str, Tensor] = field(default_factory=dict)
+    lasting: bool = True  # holds for other batches with such a graph too
 
     def add(self, name: str, uses: list[Use]) -> None:
         """Note the uses of a parameter; squares can be taken at the operation if there is only
@@ -82,20 +91,41 @@ def make_plan(model: nn.Module, batch: Batch, full: Probe, parameters: Mapping[i
     """The plan for batches whose graph looks like that of `full`, the output for `batch` (two
     samples or more).
     """
-    alone = batch.take(0, 1).outputs(model)
-    fewer = batch.take(0, 3 if batch.size > 3 else batch.size - 1).outputs(model)
-    if not _same(alone[0], fewer[0]) or not _same(alone[0], full.output[0]):
+    last = batch.size - 1
+    alone = [_output_of(model, batch, [n])[0] for n in (0, last)]
+    if not all(map(_same, alone, full.output[[0, last]])):
         return Plan(mixed=True)
-    few = Probe(fewer, Graph(fewer, parameters))
-    if few.graph.key != full.graph.key:
+    for chosen in _choices(batch.size):
+        fewer = _output_of(model, batch, chosen)
+        if not all(map(_same, fewer, full.output[chosen])):
+            return Plan(mixed=True)
+        few = Probe(fewer, Graph(fewer, parameters))
+        if few.graph.key == full.graph.key:
+            break
+    else:
         return Plan(alone=list(full.graph.parameters.values()))
-    plan = Plan(layouts=_layouts(few if len(fewer) > 1 else full, _sample_dims(few, full)))
+    layouts, lasting = _layouts(few, full, _sample_dims(few, full))
+    plan = Plan(layouts=layouts, lasting=lasting)
     for node, name in full.graph.parameters.items():
         try:
-            plan.add(name, _climb(few.graph, full.graph, plan.layouts, node, 0, ()))
+            plan.add(name, _uses(few.graph, full.graph, layouts, node))
         except _NoRule:
             plan.alone.append(name)
     return plan
+
+
+def _choices(size: int) -> list[list[int]]:
+    """Samples that may stand for the batch, in another order: a few, or all but one where the model
+    does something else for a few (without padding among them it may drop the mask).
+    """
+    backwards = list(range(size))[::-1]
+    few = [[backwards[0], size // 2, 0]] if size > 3 else []
+    return [*few, backwards[:-1], backwards[1:]]
+
+
+def _output_of(model: nn.Module, batch: Batch, samples: list[int]) -> Tensor:
+    """The output for some samples of a batch, in this order."""
+    return Batch.joined([batch.take(n, n + 1) for n in samples]).outputs(model)
 
 
 def _same(first: Tensor, second: Tensor) -> bool:
@@ -103,6 +133,18 @@ def _same(first: Tensor, second: Tensor) -> bool:
     first, second = first.detach(), second.detach()
     tolerance = torch.finfo(first.dtype).eps ** 0.5 * float(first.abs().max())
     return first.shape == second.shape and bool(((first - second).abs() <= tolerance).all())
+
+
+def _uses(small: Graph, large: Graph, layouts: dict[int, Layout], node: int) -> list[Use]:
+    """The uses of the parameter at `node`, if all of them have a rule."""
+    uses = _climb(small, large, layouts, node, 0, ())
+    buffer = torch.empty(1, *large.nodes[node].variable.shape, device="meta")
+    try:
+        for use in uses:
+            use.seen(large, buffer)
+    except RuntimeError as error:  # a copy in another order: no view of the parameter shows it
+        raise _NoRule from error
+    return uses
 
 
 def _climb(
@@ -145,27 +187,65 @@ def _climb(
     return uses
 
 
-def _layouts(probe: Probe, dims: dict[int, int]) -> dict[int, Layout]:
-    """Where the samples are in the result of each operation, given the dimension they are in,
-    checked by its gradients.
+def _layouts(few: Probe, full: Probe, dims: dict[int, int]) -> tuple[dict[int, Layout], bool]:
+    """Where the samples are in the result of each operation, given the dimension they are in, and
+    whether that holds for other batches too.
+
+    In the full batch a layout that its gradients allow is right, since rows without a gradient add
+    nothing; for other batches it has to be the only one, and seen on most samples.
     """
+    layouts: dict[int, Layout] = {}
+    lasting = not full.graph.follows_data
+    if lasting and len(few.output) > 1:
+        allowed = _allowed(few, dims)
+        layouts = {i: fits[0] for i, (fits, alive) in allowed.items() if len(fits) == 1 and alive}
+        dims = {i: dims[i] for i, (fits, _) in allowed.items() if fits and i not in layouts}
+    for i, (fits, alive) in _allowed(full, dims).items():
+        if fits:
+            layouts[i] = fits[0]
+            lasting = lasting and len(fits) == 1 and alive
+    return layouts, lasting
+
+
+def _allowed(probe: Probe, dims: dict[int, int]) -> dict[int, tuple[list[Layout], bool]]:
+    """For each operation the layouts that its gradients allow, and whether most samples have a
+    gradient there.
+    """
+    output, graph = probe.output, probe.graph
     if not dims:
         return {}
-    output, graph = probe.output, probe.graph
-    edges = [GradientEdge(graph.nodes[i], 0) for i in dims]
     generator = torch.Generator().manual_seed(0)
     cotangent = torch.randn(output.shape, generator=generator).to(output.device, output.dtype)
-    scales = 2.0 ** torch.arange(len(output), device=output.device, dtype=output.dtype)
-    scaled_cotangent = cotangent * scales.view(-1, *[1] * (output.ndim - 1))
-    grads = torch.autograd.grad(output, edges, cotangent, retain_graph=True)
-    scaled = torch.autograd.grad(output, edges, scaled_cotangent, retain_graph=True)
-    layouts = {}
-    for (i, dim), grad, grad_scaled in zip(dims.items(), grads, scaled, strict=True):
-        candidates = [Layout(dim, True), Layout(dim, False)][: graph.shape(i)[dim] // len(output)]
-        fitting = [layout for layout in candidates if _fits(layout, grad, grad_scaled, scales)]
-        if len(fitting) == 1:
-            layouts[i] = fitting[0]
-    return layouts
+    grads = graph.pull_back(output, cotangent, list(dims))
+    samples = len(output)
+    allowed = {
+        i: [Layout(dim, True), Layout(dim, False)][: graph.shape(i)[dim] // samples]
+        for i, dim in dims.items()
+    }
+    for scales in _scales(output):
+        scaled_cotangent = cotangent * scales.view(-1, *[1] * (output.ndim - 1))
+        scaled = graph.pull_back(output, scaled_cotangent, list(dims))
+        for i, before, after in zip(dims, grads, scaled, strict=True):
+            allowed[i] = [one for one in allowed[i] if _fits(one, before, after, scales)]
+    return {
+        i: (fits, bool(fits) and _alive(fits[0].by_sample(grad, samples)))
+        for (i, fits), grad in zip(allowed.items(), grads, strict=True)
+    }
+
+
+def _alive(grad: Tensor) -> bool:
+    """Whether most samples have a gradient."""
+    return bool(grad.flatten(1).any(1).sum() * 2 > len(grad))
+
+
+def _scales(output: Tensor) -> Iterator[Tensor]:
+    """Powers of two for the samples, by the digits of their numbers: no two samples have all the
+    same.
+    """
+    numbers = torch.arange(len(output), device=output.device)
+    while bool(numbers.any()):
+        yield 2.0 ** (numbers % 8).to(output.dtype)
+        numbers = numbers // 8
 
 
 def _sample_dims(few: Probe, full: Probe) -> dict[int, int]:
@@ -183,10 +263,10 @@ def _sample_dims(few: Probe, full: Probe) -> dict[int, int]:
             if len(before) == len(after)
             else []
         )
-        if len(changed) == 1 and before[changed[0]] * len(full.output) == after[changed[0]] * len(
-            few.output
-        ):
-            dims[i] = changed[0]
+        if len(changed) == 1:
+            rest, odd = divmod(before[changed[0]], len(few.output))
+            if not odd and rest * len(full.output) == after[changed[0]]:
+                dims[i] = changed[0]
     return dims
 
 

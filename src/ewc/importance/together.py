@@ -2,9 +2,7 @@
 rules.
 """
 
-import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge
 
 from ewc.importance.binders import bind, padding_row
 from ewc.importance.graph import Graph
@@ -17,13 +15,9 @@ class BatchWork:
 
     def __init__(self, totals: dict[str, Tensor], graph: Graph, plan: Plan, size: int) -> None:
         self.totals, self.graph, self.plan, self.size = totals, graph, plan, size
-        self.edges = [GradientEdge(graph.nodes[node], 0) for node in plan.nodes]
-        if not plan.views:
-            plan.views = {
-                name: self.seen_by(use, totals[name]) for name, use in plan.single.items()
-            }
         self.single = [
-            (use.node, plan.views[name], self.rule(name, use)) for name, use in plan.single.items()
+            (use.node, use.seen(graph, totals[name].unsqueeze(0))[0], self.rule(name, use))
+            for name, use in plan.single.items()
         ]
         self.summed = [
             (totals[name], [(use, self.rule(name, use)) for use in uses])
@@ -41,20 +35,11 @@ class BatchWork:
             self.graph.nodes[use.node], use.slot, self.plan.layouts[use.node], weight, self.size
         )
 
-    def seen_by(self, use: Use, total: Tensor) -> Tensor:
-        """`total` in the shape in which the operation sees the parameter."""
-        if not use.steps:
-            return total
-        buffer = total.unsqueeze(0)
-        for step in use.steps:
-            buffer = step.view(self.graph, buffer)
-        return buffer[0]
-
     def add(self, output: Tensor, vector: Tensor) -> None:
         """Pull one cotangent back to every operation and square it there."""
-        if not self.edges:
+        if not self.plan.nodes:
             return
-        raw = torch.autograd.grad(output, self.edges, vector, retain_graph=True)
+        raw = self.graph.pull_back(output, vector, self.plan.nodes)
         layouts = self.plan.layouts
         grads = {
             node: layouts[node].by_sample(widen(grad), self.size)
