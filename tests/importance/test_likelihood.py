@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ewc.importance.likelihood import _draw_class
+from ewc.importance.likelihood import _draw_class, cotangents
 
 
 @pytest.mark.parametrize("classes", [3, 300, 1000])
@@ -28,3 +28,17 @@ def test_a_certain_class_is_always_drawn() -> None:
             probabilities = torch.zeros(100, classes)
             probabilities[:, certain] = 1
             assert bool((_draw_class(probabilities, None) == certain).all())
+
+
+@pytest.mark.parametrize("drawn", [0.0, 1 - 2.0**-24])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gaussian_noise_is_finite_at_both_ends(
+    drawn: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "rand", lambda shape, **_: torch.full(shape, drawn))
+    (noise,) = cotangents(
+        torch.zeros(2, 3, dtype=dtype), None, None,
+        kind="sampled", likelihood="gaussian", generator=None, where="",
+    )  # fmt: skip
+    assert bool(noise.isfinite().all())
+    assert bool((noise.abs() > 5).all())

@@ -56,6 +56,13 @@ def test_everything_is_left_as_it_was() -> None:
         assert not module._backward_hooks
 
 
+def test_rows_rescaled_by_a_lookup_are_put_back() -> None:
+    net = nn.Sequential(nn.Embedding(7, 4, max_norm=0.5), nn.Linear(4, 3))
+    before = net[0].weight.detach().clone()
+    ewc.fisher_diagonal(net, [torch.randint(7, (4, 5))], kind="sampled")
+    assert torch.equal(net[0].weight, before)
+
+
 def test_also_after_an_error() -> None:
     net = model().train()
     with pytest.raises(ValueError, match="NaN"):

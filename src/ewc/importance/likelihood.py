@@ -223,7 +223,8 @@ def _uniform(shape: torch.Size, like: Tensor, generator: torch.Generator | None)
     thing anywhere.
     """
     device = generator.device if generator is not None else torch.device("cpu")
-    return (1.0 - torch.rand(shape, generator=generator, device=device)).to(like.device, like.dtype)
+    drawn = torch.rand(shape, generator=generator, device=device, dtype=torch.float32)
+    return (1.0 - drawn).to(like.device, like.dtype)
 
 
 def _draw_class(
@@ -275,7 +276,7 @@ def _elementwise(
     elif kind == "sampled":
         uniform = _uniform(out.shape, out, generator)
         yield (
-            torch.special.ndtri(uniform - 2.0**-25)
+            torch.special.ndtri((uniform - 2.0**-25).clamp(max=1 - 2.0**-24))  # finite at 1
             if likelihood == "gaussian"
             else (uniform <= mean).to(out.dtype) - mean
         )

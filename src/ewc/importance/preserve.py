@@ -1,4 +1,4 @@
-"""Leave a model as it was found: modes, buffers and the random numbers of the world."""
+"""Leave a model as it was found: modes, buffers, weights and the random numbers of the world."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,6 +18,12 @@ def left_as_found(model: nn.Module) -> Iterator[None]:
         for module in model.modules()
         for name, buffer in module._buffers.items()
         if buffer is not None
+    ]
+    # an embedding with max_norm rescales its rows when they are looked up
+    rescaled = [
+        (module.weight, module.weight.detach().clone())
+        for module in model.modules()
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None
     ]
     devices = {
         parameter.device.index
@@ -48,6 +54,9 @@ def left_as_found(model: nn.Module) -> Iterator[None]:
                 if buffer._version != version:
                     with torch.no_grad():
                         buffer.copy_(copy)
+            for weight, copy in rescaled:
+                with torch.no_grad():
+                    weight.copy_(copy)
 
 
 def _recurrent(model: nn.Module) -> bool:
