@@ -7,7 +7,9 @@ import pytest
 import torch
 from held_regression import STRENGTH, Problem, one_step
 from torch import Tensor, nn
-from torch.optim import LBFGS, SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
+from torch.optim import LBFGS, SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop, SparseAdam
+
+import ewc
 
 Make = Callable[[nn.Module], Optimizer]
 
@@ -180,6 +182,36 @@ def test_weights_without_a_gradient_go_to_their_anchor(make: Make) -> None:
         problem.model.bias.grad = None
         optimizer.step()
     torch.testing.assert_close(problem.model.bias.detach(), anchor, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [Adam, AdamW, RMSprop])
+def test_unheld_weights_without_a_gradient_stay_with_eps_zero(
+    make: Callable[..., Optimizer],
+) -> None:
+    model = nn.Linear(3, 2)
+    memory = ewc.EWC(model, strength=1.0)
+    memory.anchor(0.0)
+    optimizer = make(model.parameters(), lr=0.1, eps=0.0)
+    memory.attach(optimizer)
+    before = model.bias.detach().clone()
+    model.weight.sum().backward()
+    optimizer.step()
+    assert torch.equal(model.bias, before)
+
+
+@pytest.mark.parametrize("make", [SGD, SparseAdam])
+def test_the_gradient_pull_adds_to_sparse_gradients(make: Callable[..., Optimizer]) -> None:
+    model = nn.Embedding(5, 2, sparse=True)
+    memory = ewc.EWC(model, strength=2.0)
+    memory.anchor(3.0)
+    optimizer = make(model.parameters(), lr=0.1)
+    memory.attach(optimizer, how="gradient")
+    with torch.no_grad():
+        model.weight[:3] += 1.0
+    model(torch.tensor([2, 4])).sum().backward()
+    optimizer.step()
+    expected = torch.tensor([6.0, 6.0, 7.0, 0.0, 1.0]).unsqueeze(1).expand(5, 2)
+    torch.testing.assert_close(model.weight.grad.to_dense(), expected)
 
 
 def test_frozen_weights_are_not_moved() -> None:

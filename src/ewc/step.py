@@ -17,6 +17,7 @@ from torch.optim import SGD, Adam, Optimizer, RMSprop
 from ewc.wells import Well, energy
 
 How = Literal["proximal", "gradient"]
+SMALLEST_EPS = 1e-30  # with eps=0 a weight that never had a gradient would be pulled by 0 / 0
 Group = Mapping[str, Any]
 State = Mapping[str, Tensor]
 
@@ -120,6 +121,8 @@ class Pull:
                 gradient = gradient.to(parameter.dtype)
                 if parameter.grad is None:
                     parameter.grad = gradient
+                elif parameter.grad.is_sparse:
+                    parameter.grad.add_(gradient.to_sparse(parameter.grad.sparse_dim()))
                 else:
                     parameter.grad.add_(gradient)
         return held
@@ -176,7 +179,7 @@ def adam_step_size(group: Group, parameters: Sequence[Tensor], states: Sequence[
     scale = _roots(_moments(key, parameters, states))
     corrections = [1 - beta ** float(state["step"]) if state else 1.0 for state in states]
     torch._foreach_mul_(scale, [correction**-0.5 for correction in corrections])
-    torch._foreach_add_(scale, group["eps"])
+    torch._foreach_add_(scale, max(group["eps"], SMALLEST_EPS))
     return StepSize(float(group["lr"]), scale)
 
 
@@ -190,7 +193,7 @@ def rmsprop_step_size(
         moments = list(torch._foreach_addcmul(moments, means, means, value=-1.0))
         torch._foreach_clamp_min_(moments, 0.0)
     scale = _roots(moments)
-    torch._foreach_add_(scale, group["eps"])
+    torch._foreach_add_(scale, max(group["eps"], SMALLEST_EPS))
     return StepSize(float(group["lr"]) / _one_minus(float(group["momentum"])), scale)
 
 
