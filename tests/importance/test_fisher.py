@@ -252,6 +252,19 @@ def test_a_batch_that_mixes_samples_is_taken_one_by_one_with_a_warning(
     assert_equal_fishers(actual, batch_of_one_fisher(model, (x,), y, the_target))
 
 
+def test_a_later_batch_that_mixes_samples_is_found_out() -> None:
+    shrink = Custom(lambda m, x: x / x.abs().max().clamp(min=9))
+    model, (x,) = in_float64(lambda: (perceptron(nn.Tanh()), table(12, 8)))
+    model = nn.Sequential(shrink, model)
+    x[8, 0] = 100
+    y = torch.randint(3, (12,))
+    with pytest.warns(UserWarning, match="depends on the other samples"):
+        actual = ewc.fisher_diagonal(
+            model, list(zip(x.split(6), y.split(6), strict=True)), kind="empirical"
+        )
+    assert_equal_fishers(actual, batch_of_one_fisher(model, (x,), y, the_target))
+
+
 def sorted_within(m: Custom, x: Tensor) -> Tensor:
     order = x[:, 0, 0].argsort()
     return m.b(m.a(m.a(x[order]).tanh()[order.argsort()])).sum(1)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ewc.importance.batches import Batch, read_batches
 from ewc.importance.graph import Graph
 from ewc.importance.likelihood import Kind, Likelihood, check_options, cotangents
-from ewc.importance.plan import Plan, Probe, make_plan
+from ewc.importance.plan import Plan, Probe, make_plan, mixes
 from ewc.importance.preserve import left_as_found
 from ewc.importance.rules import widen
 from ewc.importance.together import BatchWork
@@ -208,8 +208,9 @@ class _FisherPass:
         return cotangents(output, batch.targets, batch.mask, where=batch.where, **self.options)
 
     def plan(self, batch: Batch, output: Tensor, graph: Graph) -> Plan:
-        if graph.key in self.plans:
-            return self.plans[graph.key]
+        known = self.plans.get(graph.key)
+        if known and (known.mixed or not mixes(self.model, batch, output, [batch.size - 1])):
+            return known
         plan = make_plan(self.model, batch, Probe(output, graph), self.names)
         if plan.mixed:
             warnings.warn(

@@ -91,9 +91,7 @@ def make_plan(model: nn.Module, batch: Batch, full: Probe, parameters: Mapping[i
     """The plan for batches whose graph looks like that of `full`, the output for `batch` (two
     samples or more).
     """
-    last = batch.size - 1
-    alone = [_output_of(model, batch, [n])[0] for n in (0, last)]
-    if not all(map(_same, alone, full.output[[0, last]])):
+    if mixes(model, batch, full.output, [0, batch.size - 1]):
         return Plan(mixed=True)
     for chosen in _choices(batch.size):
         fewer = _output_of(model, batch, chosen)
@@ -112,6 +110,12 @@ def make_plan(model: nn.Module, batch: Batch, full: Probe, parameters: Mapping[i
         except _NoRule:
             plan.alone.append(name)
     return plan
+
+
+def mixes(model: nn.Module, batch: Batch, output: Tensor, samples: list[int]) -> bool:
+    """Whether some of the samples have another output alone than in their batch."""
+    alone = [_output_of(model, batch, [n])[0] for n in samples]
+    return not all(map(_same, alone, output[samples]))
 
 
 def _choices(size: int) -> list[list[int]]:
