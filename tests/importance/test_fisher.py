@@ -1,7 +1,7 @@
 """The Fisher of every kind of module against the batch-of-one loop, and what it refuses."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -369,6 +369,19 @@ def test_small_batches_run_together(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes.clear()
     assert_equal_fishers(ewc.fisher_diagonal(model, x.split(20)), whole)
     assert max(sizes) == 20
+
+
+def test_a_loader_may_fill_the_same_tensors_anew() -> None:
+    model, (x,) = in_float64(lambda: (perceptron(nn.Tanh()), table(12, 8)))
+    y = torch.randint(3, (12,))
+
+    def reusing() -> Iterator[tuple[Tensor, Tensor]]:
+        inputs, targets = x[:4].clone(), y[:4].clone()
+        for start in (0, 4, 8):
+            yield inputs.copy_(x[start : start + 4]), targets.copy_(y[start : start + 4])
+
+    whole = ewc.fisher_diagonal(model, [(x, y)], kind="empirical")
+    assert_equal_fishers(ewc.fisher_diagonal(model, reusing(), kind="empirical"), whole)
 
 
 def test_batches_that_differ_in_shape_do_not_run_together() -> None:

@@ -48,6 +48,10 @@ class Batch:
         where = f"{batches[0].where} to {batches[-1].where}"
         return cls(args, kwargs, targets, mask, sum(b.size for b in batches), where)
 
+    def copied(self) -> "Batch":
+        """The same batch, in tensors of its own."""
+        return replace(Batch.joined([self]), where=self.where)
+
     def fits(self, other: "Batch") -> bool:
         """Whether the two differ in nothing but their samples."""
         return bool(_kinds(self) == _kinds(other))

@@ -152,8 +152,10 @@ class _FisherPass:
         waiting = sum(one.size for one in self.waiting)
         if self.waiting and (waiting + batch.size > self.room or not batch.fits(self.waiting[0])):
             self.flush()
-        self.waiting.append(batch)
-        if batch.size > self.room:
+        at_once = batch.size > self.room
+        # a loader may fill the same tensors anew while a batch waits
+        self.waiting.append(batch if at_once else batch.copied())
+        if at_once:
             self.flush()
 
     def flush(self) -> None:
