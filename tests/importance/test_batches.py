@@ -1,5 +1,7 @@
 """Every way a loader may spell a batch, up to real Transformers models."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from importance.architectures import Custom
@@ -77,6 +79,29 @@ def test_a_masked_language_model_predicts_the_label_in_place() -> None:
         intermediate_size=16, max_position_embeddings=8,
     )  # fmt: skip
     check_language_model(transformers.BertForMaskedLM(config).double(), shifted=False)
+
+
+class Tagger(transformers.BertPreTrainedModel):
+    """A class of one's own, whose name tells Transformers nothing about its loss."""
+
+    def __init__(self, config: transformers.BertConfig) -> None:
+        super().__init__(config)
+        self.bert = transformers.BertModel(config, add_pooling_layer=False)
+        self.head = nn.Linear(config.hidden_size, config.vocab_size)
+        self.post_init()
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> SimpleNamespace:
+        hidden = self.bert(input_ids, attention_mask=attention_mask).last_hidden_state
+        return SimpleNamespace(logits=self.head(hidden))
+
+
+def test_a_tagger_of_an_unknown_class_predicts_the_label_in_place() -> None:
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=13, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=8,
+    )  # fmt: skip
+    check_language_model(Tagger(config).double(), shifted=False)
 
 
 def test_a_llama_too() -> None:

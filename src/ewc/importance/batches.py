@@ -136,9 +136,14 @@ def _encoder_decoder(model: nn.Module) -> bool:
 
 
 def _predicts_next(model: nn.Module) -> bool:
-    """A causal language model of Transformers shifts the labels within its loss function."""
+    """A causal language model of Transformers shifts the labels within its loss function.
+
+    That function is also the default of a class that Transformers does not know; such a one does
+    not generate.
+    """
     loss = getattr(getattr(model, "loss_function", None), "__name__", None)
-    return loss == "ForCausalLMLoss" and not _encoder_decoder(model)
+    generates = bool(getattr(model, "can_generate", bool)())
+    return loss == "ForCausalLMLoss" and generates and not _encoder_decoder(model)
 
 
 def _size_of(tensors: Any, where: str) -> int:
