@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -369,6 +370,15 @@ def test_small_batches_run_together(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes.clear()
     assert_equal_fishers(ewc.fisher_diagonal(model, x.split(20)), whole)
     assert max(sizes) == 20
+
+
+def test_batches_that_differ_in_other_inputs_do_not_run_together() -> None:
+    model = Custom(lambda m, x, scale: m.a(x) * float(scale[0]), a=nn.Linear(4, 3)).double()
+    x, scales = torch.randn(3, 4, 4, dtype=torch.float64), np.array([[1.0, 0], [2, 0], [3, 0]])
+    batches = [((one, scale),) for one, scale in zip(x, scales, strict=True)]
+    each = [ewc.fisher_diagonal(model, [batch]) for batch in batches]
+    mean = {name: sum(f[name] for f in each) / 3 for name in each[0]}
+    assert_equal_fishers(ewc.fisher_diagonal(model, batches), mean)
 
 
 def test_a_loader_may_fill_the_same_tensors_anew() -> None:

@@ -45,16 +45,20 @@ class Batch:
         """One batch of the samples of several that fit together."""
         parts = [(b.args, b.kwargs, b.targets, b.mask) for b in batches]
         args, kwargs, targets, mask = _cat(parts)
-        where = f"{batches[0].where} to {batches[-1].where}"
+        first, last = batches[0].where, batches[-1].where
+        where = first if first == last else f"{first} to {last}"
         return cls(args, kwargs, targets, mask, sum(b.size for b in batches), where)
 
     def copied(self) -> "Batch":
         """The same batch, in tensors of its own."""
-        return replace(Batch.joined([self]), where=self.where)
+        return Batch.joined([self])
 
     def fits(self, other: "Batch") -> bool:
         """Whether the two differ in nothing but their samples."""
-        return bool(_kinds(self) == _kinds(other))
+        try:
+            return bool(_kinds(self) == _kinds(other))
+        except ValueError:  # arrays of NumPy are equal entry by entry only
+            return False
 
     def outputs(self, model: nn.Module) -> Tensor:
         """The model's output tensor: itself, its `logits`, or the first of a tuple."""
