@@ -27,31 +27,32 @@ class Batch:
     size: int
     where: str
 
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
+        """The batch with each of its tensors replaced."""
+        args, kwargs = _map_tensors(self.args, function), _map_tensors(self.kwargs, function)
+        targets = None if self.targets is None else function(self.targets)
+        mask = None if self.mask is None else function(self.mask)
+        return replace(self, args=args, kwargs=kwargs, targets=targets, mask=mask)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All tensors that hold samples, always in the same order."""
+        found: list[Tensor] = []
+
+        def note(tensor: Tensor) -> Tensor:
+            found.append(tensor)
+            return tensor
+
+        self.map(note)
+        return found
+
     def take(self, start: int, stop: int) -> "Batch":
         """The samples `start` to `stop`."""
+        return replace(self.map(lambda tensor: tensor[start:stop]), size=stop - start)
 
-        def part(tensor: Tensor) -> Tensor:
-            return tensor[start:stop]
-
-        args, kwargs = _map_tensors(self.args, part), _map_tensors(self.kwargs, part)
-        targets = None if self.targets is None else self.targets[start:stop]
-        mask = None if self.mask is None else self.mask[start:stop]
-        return replace(
-            self, args=args, kwargs=kwargs, targets=targets, mask=mask, size=stop - start
-        )
-
-    @classmethod
-    def joined(cls, batches: "list[Batch]") -> "Batch":
-        """One batch of the samples of several that fit together."""
-        parts = [(b.args, b.kwargs, b.targets, b.mask) for b in batches]
-        args, kwargs, targets, mask = _cat(parts)
-        first, last = batches[0].where, batches[-1].where
-        where = first if first == last else f"{first} to {last}"
-        return cls(args, kwargs, targets, mask, sum(b.size for b in batches), where)
-
-    def copied(self) -> "Batch":
-        """The same batch, in tensors of its own."""
-        return Batch.joined([self])
+    def pick(self, samples: list[int]) -> "Batch":
+        """Some samples, in this order."""
+        return replace(self.map(lambda tensor: tensor[samples]), size=len(samples))
 
     def fits(self, other: "Batch") -> bool:
         """Whether the two differ in nothing but their samples."""
@@ -188,18 +189,6 @@ def _kinds(batch: Batch) -> Any:
         return tensor.shape[1:], tensor.dtype, tensor.layout
 
     return _map_tensors((batch.args, batch.kwargs, batch.targets, batch.mask), kind)
-
-
-def _cat(parts: list[Any]) -> Any:
-    """Join the tensors of values of the same structure; the rest is the first's."""
-    first = parts[0]
-    if isinstance(first, Tensor) and first.ndim:
-        return torch.cat(parts)
-    if isinstance(first, Mapping):
-        return {key: _cat([part[key] for part in parts]) for key in first}
-    if isinstance(first, tuple):
-        return tuple(_cat(list(items)) for items in zip(*parts, strict=True))
-    return first
 
 
 def _device_of(model: nn.Module) -> torch.device | None:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ewc.importance.batches import Batch, read_batches
+from ewc.importance.gathering import Gathering
 from ewc.importance.graph import Graph
 from ewc.importance.likelihood import Kind, Likelihood, check_options, cotangents
 from ewc.importance.plan import Plan, Probe, make_plan, mixes
@@ -127,7 +128,7 @@ class _FisherPass:
             for name, p in parameters.items()
         }
         self.plans: dict[tuple[Any, ...], Plan] = {}
-        self.waiting: list[Batch] = []
+        self.gathering: Gathering | None = None
         self.room = 0  # samples that may run together
 
     def mean(self, wanted: int | None) -> dict[str, Tensor]:
@@ -148,27 +149,26 @@ class _FisherPass:
         return self.totals
 
     def take(self, batch: Batch) -> None:
-        """Add a batch, now or together with the next ones: small batches waste time on overhead."""
-        waiting = sum(one.size for one in self.waiting)
-        if self.waiting and (waiting + batch.size > self.room or not batch.fits(self.waiting[0])):
+        """Add a batch, now or together with the next ones."""
+        if self.gathering is None or not self.gathering.takes(batch):
             self.flush()
-        at_once = batch.size > self.room
-        # a loader may fill the same tensors anew while a batch waits
-        self.waiting.append(batch if at_once else batch.copied())
-        if at_once:
-            self.flush()
+        if self.gathering is None and 2 * batch.size > self.room:
+            self.add(batch)
+            return
+        if self.gathering is None:
+            self.gathering = Gathering(batch, self.room)
+        self.gathering.add(batch)
 
     def flush(self) -> None:
         """Add the batches that wait. An error names a batch, so after one they go one by one."""
-        waiting, self.waiting = self.waiting, []
-        if len(waiting) > 1:
-            try:
-                self.add(Batch.joined(waiting))
-                return
-            except ValueError:
-                pass
-        for batch in waiting:
-            self.add(batch)
+        gathering, self.gathering = self.gathering, None
+        if gathering is None:
+            return
+        try:
+            self.add(gathering.together())
+        except ValueError:
+            for batch in gathering.one_by_one():
+                self.add(batch)
 
     def add(self, batch: Batch) -> None:
         """Add a batch's squared gradients."""

@@ -237,15 +237,16 @@ def _draw_class(
     uniform = _uniform(probabilities.shape[:-1], probabilities, generator).unsqueeze(-1)
     if classes <= block:
         return _invert(probabilities, uniform).squeeze(-1)
-    blocks = torch.nn.functional.pad(probabilities, (0, -classes % block)).unflatten(
-        -1, (-1, block)
-    )
-    sums = blocks.sum(-1)
+    whole = classes - classes % block
+    sums = probabilities[..., :whole].unflatten(-1, (-1, block)).sum(-1)
+    if whole < classes:
+        sums = torch.cat([sums, probabilities[..., whole:].sum(-1, keepdim=True)], -1)
     cumulative = sums.cumsum(-1)
     chosen = _invert(sums, uniform)
-    inside = blocks.gather(-2, chosen.unsqueeze(-1).expand(*chosen.shape, block)).squeeze(-2)
     below = cumulative.gather(-1, chosen) - sums.gather(-1, chosen)
     share = (uniform * cumulative[..., -1:] - below) / sums.gather(-1, chosen)
+    members = chosen * block + torch.arange(block, device=chosen.device)
+    inside = probabilities.gather(-1, members.clamp_max(classes - 1)) * (members < classes)
     tiny = torch.finfo(share.dtype).tiny
     return (chosen * block + _invert(inside, share.clamp(tiny, 1.0))).squeeze(-1)
 

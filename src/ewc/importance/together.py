@@ -69,8 +69,10 @@ class BatchWork:
         squaring.
         """
         cost = max([total.numel(), *(rule.cost(grads[use.node]) for use, rule in uses)])
-        for start, stop in chunks(self.size, cost):
-            buffer = total.new_zeros(stop - start, *total.shape)
+        pieces = chunks(self.size, cost)
+        whole = total.new_empty(pieces[0][1], *total.shape)
+        for start, stop in pieces:
+            buffer = whole[: stop - start].zero_()
             for use, rule in uses:
                 self.add_use(buffer, use, rule, grads[use.node], start, stop)
             add_sum_of_squares(total, buffer)
