@@ -17,6 +17,8 @@ from ewc.importance.graph import Node
 
 # elements of a per-sample buffer: 8 MB in float32, so that it stays close to the cores
 BUDGET = 2**21
+# samples whose inputs are squared at a time, for the same reason
+ROWS = 256
 
 
 def widen(tensor: Tensor) -> Tensor:
@@ -84,7 +86,8 @@ class Product(Rule):
         buffer.baddbmm_(self.inputs[start:stop].transpose(1, 2), grad[start:stop])
 
     def add_separable(self, total: Tensor, squared: Tensor) -> None:
-        total.t().addmm_(squared[:, 0].t(), self.inputs[:, 0].square())
+        for grads, inputs in zip(squared.split(ROWS), self.inputs.split(ROWS), strict=True):
+            total.t().addmm_(grads[:, 0].t(), inputs[:, 0].square())
 
     def add_squares(self, total: Tensor, grad: Tensor) -> None:
         # z is mostly a transposed weight: in the weight's own order memory is walked in a row
