@@ -1,5 +1,6 @@
 """Killed at any moment, mid-checkpoint too, a run goes on and ends bit for bit the same."""
 
+import itertools
 import multiprocessing
 import os
 import random
@@ -60,15 +61,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
 
 
 def test_killed_at_random_moments(tmp_path: Path, data: Path, whole: Path) -> None:
-    run = run_dir(tmp_path / "run")
-    moments, kills = random.Random(0), 0
+    fresh = (run_dir(tmp_path / f"run{number}") for number in itertools.count())
+    run, moments, kills = next(fresh), random.Random(0), 0
     while kills < 15:
         child = fork.Process(target=train, args=(run, data))
         child.start()
         child.join(moments.uniform(0.02, 0.25))
         if child.exitcode == 0:  # it came to its end: begin another run
             assert_same_end(run.path, whole)
-            run = run_dir(tmp_path / f"run{kills}")
+            run = next(fresh)
             continue
         os.kill(child.pid or 0, signal.SIGKILL)
         child.join()
