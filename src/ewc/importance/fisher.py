@@ -152,7 +152,7 @@ class _FisherPass:
         """Add a batch, now or together with the next ones."""
         if self.gathering is None or not self.gathering.takes(batch):
             self.flush()
-        if self.gathering is None and 4 * batch.size > self.room:
+        if self.gathering is None and 2 * batch.size > self.room:
             self.add(batch)
             return
         if self.gathering is None:
