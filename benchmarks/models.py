@@ -120,9 +120,9 @@ MLP = "MLP 784-400-400-10"
 DQN = "the paper's DQN"
 TRANSFORMER = "GPT-2-shaped transformer"
 CASES = [
-    Case(MLP, mlp, mlp_batch, samples=4096, batch_size=512, rounds=10, exact=True),
-    Case(MLP, mlp, mlp_batch, samples=4096, batch_size=128, rounds=10, exact=True),
-    Case(DQN, dqn, dqn_batch, samples=512, batch_size=128, rounds=5),
-    Case(DQN, dqn, dqn_batch, samples=512, batch_size=32, rounds=5),
+    Case(MLP, mlp, mlp_batch, samples=10_240, batch_size=512, rounds=8, exact=True),
+    Case(MLP, mlp, mlp_batch, samples=10_240, batch_size=128, rounds=8, exact=True),
+    Case(DQN, dqn, dqn_batch, samples=3200, batch_size=128, rounds=3),
+    Case(DQN, dqn, dqn_batch, samples=3200, batch_size=32, rounds=3),
     Case(TRANSFORMER, Transformer, transformer_batch, samples=32, batch_size=8, rounds=3),
 ]
