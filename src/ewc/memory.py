@@ -229,7 +229,7 @@ class EWC:
         check_precision(precision, selected)
         solution = Well(
             {name: tensor.detach().clone() for name, tensor in precision.items()},
-            {name: p.detach().clone() for name, p in selected.items()},
+            {name: p.detach().to(wide(p.dtype), copy=True) for name, p in selected.items()},
         )
         well = fit(solution, selected)
         kept = self._stored(well) if self._keep_tasks else None

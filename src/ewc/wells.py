@@ -9,8 +9,7 @@ Wells are never changed in place: a new one takes the place of the old.
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import reduce
-from itertools import chain
+from functools import cache, reduce
 
 import torch
 from torch import Tensor
@@ -133,8 +132,8 @@ def fit(well: Well, parameters: Mapping[str, Tensor]) -> Well:
     A parameter that gained rows or columns is held on its old part, the leading block, and free on
     the rest. One that shrank, changed rank or vanished raises. A well that fits is returned as is.
     """
-    tensors = chain(well.precision.items(), well.anchor.items())
-    if all(_fits(tensor, name, parameters) for name, tensor in tensors):
+    # called at every step: the anchor is made with the precision, so one of them tells
+    if all(_fits(tensor, name, parameters) for name, tensor in well.precision.items()):
         return well
     return Well(
         {name: _fitted(tensor, name, parameters) for name, tensor in well.precision.items()},
@@ -166,6 +165,7 @@ def check_precision(
             )
 
 
+@cache
 def wide(dtype: torch.dtype) -> torch.dtype:
     """Return the type wells are kept in: that of the parameter, but at least float32."""
     return torch.promote_types(dtype, torch.float32)
