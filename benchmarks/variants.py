@@ -28,14 +28,14 @@ RECIPE: dict[str, Any] = {
 
 
 class TimedLearner(Learner):
-    """Notes how long its Fishers take."""
+    """Notes how long its Fishers take, in seconds of one core."""
 
     fisher_seconds = 0.0
 
     def _remember(self) -> None:
-        start = time.perf_counter()
+        start = time.process_time()
         self._consolidate()
-        self.fisher_seconds += time.perf_counter() - start
+        self.fisher_seconds += time.process_time() - start
 
     def _consolidate(self) -> None:
         super()._remember()

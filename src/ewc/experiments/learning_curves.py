@@ -21,7 +21,7 @@ class LearningCurves(PermutedMnist):
     presets: ClassVar[Presets] = {
         "quick": {**SMOOTH, "epochs": 3, "fisher_samples": 5000, "segments": 2},
         "laptop": {**SMOOTH, "epochs": 10},
-        "paper": {**PAPER, "lr": 1e-3, "epochs": 20, "fisher_samples": 60_000},
+        "paper": {**PAPER, "lr": 1e-3, "epochs": 20, "strength": 100.0, "fisher_samples": 60_000},
     }
 
     methods: tuple[str, ...] = option(
