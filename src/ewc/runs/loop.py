@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 from .directory import Row, RunDirectory
 from .errors import Interrupted
@@ -25,6 +26,22 @@ class Learner(Protocol):
         """Go on from there."""
 
 
+@runtime_checkable
+class KeepsFiles(Protocol):
+    """What a learner adds if it has more to keep than fits into every checkpoint.
+
+    Such things, a replay memory for one, lie in files of the learner's own, to which a checkpoint
+    only refers.
+    """
+
+    def keep_in(self, directory: Path) -> None:
+        """Keep the files in this directory; called once, before any state is loaded."""
+
+    @property
+    def needs_saving(self) -> bool:
+        """Whether the files can hold no more before a checkpoint lets go of what they hold."""
+
+
 def carry_on(
     learner: Learner,
     directory: RunDirectory,
@@ -35,9 +52,12 @@ def carry_on(
 ) -> None:
     """Run the learner from its last checkpoint, or from the start, to the end.
 
-    Checkpoints are written at least `checkpoint_seconds` apart, when `stop` asks to stop, and at
-    the end.
+    Checkpoints are written at least `checkpoint_seconds` apart, when `stop` asks to stop, when the
+    learner's own files need one, and at the end.
     """
+    files = learner if isinstance(learner, KeepsFiles) else None
+    if files is not None:
+        files.keep_in(directory.path)
     state = directory.load()
     if state is not None:
         learner.load_state_dict(state)
@@ -47,7 +67,8 @@ def carry_on(
             directory.append(row)
         report(learner.progress, row)
         stopping = stop()
-        if stopping or time.monotonic() - saved_at >= checkpoint_seconds:
+        needed = stopping or (files is not None and files.needs_saving)
+        if needed or time.monotonic() - saved_at >= checkpoint_seconds:
             directory.save(learner.state_dict())
             saved_at = time.monotonic()
         if stopping:
