@@ -34,8 +34,8 @@ class Learner:
         self.recipe = recipe
         self.method = METHODS[recipe.method]
         self.model = mlp(recipe.layers, recipe.width, dropout=self.method.dropout, seed=recipe.seed)
-        # A memory that holds no task pulls on nothing, so every method trains with one. The L2
-        # baseline holds the previous solution alone: decay 0.
+        # Every method has a memory; that of plain SGD stays empty. The L2 baseline holds the
+        # previous solution alone: decay 0.
         decay = 0.0 if self.method.pull == "l2" else recipe.decay
         self.memory = EWC(self.model, strength=recipe.strength, decay=decay)
         self.task = self.epoch = self.segment = self.gradient_steps = 0
@@ -70,7 +70,8 @@ class Learner:
         self.average = WeightAverage()
         # A fresh optimizer: the momentum of the last task is of no use to the next.
         self.optimizer = make_optimizer(self.recipe, self.model.parameters())
-        self.memory.attach(self.optimizer, how=self.recipe.how)
+        if self.memory.tasks:  # an empty one would pull on nothing and yet cost time at every step
+            self.memory.attach(self.optimizer, how=self.recipe.how)
 
     def _train_segment(self) -> float:
         """Train for one segment and return its mean loss."""
@@ -91,7 +92,8 @@ class Learner:
             )
             for number, rows in enumerate(batches[first:last], self.epoch * len(batches) + first):
                 self.optimizer.zero_grad()
-                loss = F.cross_entropy(self.model(data.images[rows]), data.labels[rows])
+                batch = data.take(rows)
+                loss = F.cross_entropy(self.model(batch.images), batch.labels)
                 loss.backward()
                 self.optimizer.step()
                 total += loss.detach()
@@ -186,11 +188,11 @@ class Learner:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from where `state_dict` was called, in a learner of the same tasks and recipe."""
+        self.model.load_state_dict(state["model"])
+        self.memory.load_state_dict(state["memory"])
         self._begin_task()
         for name in ("task", "epoch", "segment", "gradient_steps", "diverged"):
             setattr(self, name, state[name])
-        self.model.load_state_dict(state["model"])
-        self.memory.load_state_dict(state["memory"])
         optimizer = self.optimizer.state_dict()
         optimizer["state"] = {int(k): v for k, v in state["optimizer"].items()}
         self.optimizer.load_state_dict(optimizer)
