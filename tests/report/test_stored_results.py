@@ -1,0 +1,31 @@
+"""What is stored under docs/results is whole: figures come from it again, and a page shows them."""
+
+import shutil
+from pathlib import Path
+
+import matplotlib.image
+import pytest
+
+from ewc.report import view_of
+from ewc.runs.directory import RunDirectory
+
+DOCS = Path(__file__).parents[2] / "docs"
+STORED = sorted(config.parent for config in DOCS.glob("results/*/config.json"))
+
+
+@pytest.mark.parametrize("stored", STORED, ids=lambda path: path.name)
+def test_a_stored_result_is_drawn_again_from_its_small_files(stored: Path, tmp_path: Path) -> None:
+    copy = tmp_path / stored.name
+    shutil.copytree(stored, copy, ignore=shutil.ignore_patterns("figures"))
+    run = RunDirectory(copy)
+    assert view_of(run).table(run).row_count > 0
+    figures = view_of(run).draw(run)
+    assert {figure.name for figure in figures} == {one.name for one in stored.glob("figures/*")}
+    assert all(matplotlib.image.imread(figure).std() > 0.01 for figure in figures)
+
+
+@pytest.mark.parametrize("stored", STORED, ids=lambda path: path.name)
+def test_every_stored_figure_is_on_a_page(stored: Path) -> None:
+    pages = "".join(page.read_text() for page in DOCS.glob("experiments/*.md"))
+    for figure in stored.glob("figures/*"):
+        assert f"../results/{stored.name}/figures/{figure.name}" in pages
