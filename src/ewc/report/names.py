@@ -1,4 +1,6 @@
-"""What methods and tasks are called in tables, figures and lines of progress."""
+"""What methods, tasks and games are called in tables, figures and lines of progress."""
+
+import re
 
 METHODS = {
     "ewc": "EWC",
@@ -9,7 +11,23 @@ METHODS = {
     "single": "single task",
 }
 
+ARMS = {
+    "plain": "plain training",
+    "ewc-labels": "EWC, told the game",
+    "ewc-fmn": "EWC + Forget-Me-Not",
+    "single": "one network a game",
+}
+
 
 def task_name(task: int) -> str:
     """A, B, ... Z for the first tasks, then numbers."""
     return chr(ord("A") + task) if task < 26 else str(task + 1)
+
+
+def game_name(game: str) -> str:
+    """`Crazy Climber` or, for minatar/breakout:rotate90,actions1, `breakout 90° a1`."""
+    if game.startswith("minatar/"):
+        short = re.sub(r"rotate(\d+)", r"\1°", game.removeprefix("minatar/"))
+        short = re.sub(r"(a)ctions(\d)|(c)hannels(\d)", r"\1\2\3\4", short)
+        return re.sub("[:_,]", " ", short)
+    return re.sub("(?<=[a-z])(?=[A-Z])", " ", game)

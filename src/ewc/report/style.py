@@ -18,6 +18,12 @@ COLORS = {
     "single": "#222222",
     "proximal": "#c8282d",
     "gradient": "#2b6cb0",
+    "plain": "#2b6cb0",
+    "ewc-labels": "#8c5a2b",
+    "ewc-fmn": "#c8282d",
+    "uniform": "#222222",
+    "inverse-fisher": "#2b6cb0",
+    "nullspace": "#e8871e",
 }
 
 

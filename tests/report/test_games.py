@@ -1,0 +1,131 @@
+"""The numbers of a run of games are those of its rows, and its figures and clips show them."""
+
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+import pytest
+from PIL import Image
+from report.game_runs import STEPS, make_games, write_network
+from rich.console import Console
+
+from ewc.report import games, view_of
+from ewc.report.games_data import ceiling, curve, read, returns, second_half, total, totals
+from ewc.report.games_recognition import recognition
+from ewc.report.names import game_name
+from ewc.runs.directory import RunDirectory
+
+GAMES = ["Pong", "CrazyClimber"]  # trained in the order Pong, Crazy Climber, Crazy Climber, Pong
+
+
+def texts(run: RunDirectory) -> str:
+    console = Console(width=200, record=True)
+    console.print(view_of(run).table(run))
+    return console.export_text()
+
+
+def test_the_total_is_clipped_at_one_a_game_and_not_below() -> None:
+    assert total({"normalized": {"Pong": 3.0, "Krull": 0.25, "Boxing": -0.5}}) == 0.75
+
+
+def test_totals_are_those_of_the_tests(tmp_path: Path) -> None:
+    plain = [one for one in read(make_games(tmp_path)) if one.arm == "plain"]
+    steps, values = totals(plain)
+    assert steps == [0, STEPS, 2 * STEPS, 3 * STEPS, 4 * STEPS]
+    assert values[0] == pytest.approx([0, 0.9, 1.35, 0.9 * 1.25, 0.9 * 1.5])
+    assert values[1] == pytest.approx([0, 1.0, 1.5, 1.25, 1.5])
+    assert second_half(plain[0]) == pytest.approx(0.9 * (1.25 + 1.5) / 2)
+
+
+def test_the_ceiling_has_trained_each_game_as_long_as_the_schedule(tmp_path: Path) -> None:
+    networks = read(make_games(tmp_path))
+    assert ceiling(networks, networks[0]) == pytest.approx([0, 0.95, 1.9, 1.9, 1.9])
+    assert ceiling(networks[:1], networks[0]) is None
+
+
+def test_a_game_returns_only_after_another_was_trained(tmp_path: Path) -> None:
+    (pong,) = returns(read(make_games(tmp_path))[0])
+    assert pong.game == "Pong"  # Crazy Climber came twice in a row
+    assert pong.kept == pytest.approx(0.25)  # two segments at one half each
+    assert (pong.agreement, pong.regret) == (0.5, 0.5)
+
+
+def test_a_game_that_was_not_learned_has_nothing_to_keep(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    write_network(run, "plain", "plain", 0, GAMES, ["Pong", "CrazyClimber", "Pong"], 1.0, 0.01)
+    (found,) = returns(read(run)[0])
+    assert found.kept is None
+
+
+def test_forgetting_is_a_fall_at_equal_steps_in_the_game(tmp_path: Path) -> None:
+    steps, values = curve(read(make_games(tmp_path))[0], "Pong")
+    assert steps == [0, STEPS, STEPS, 2 * STEPS, 2 * STEPS]
+    assert values == pytest.approx([0, 90, 22.5, 90, 90])
+
+
+def test_recognition_counts_steps_in_contexts_of_the_game_played(tmp_path: Path) -> None:
+    network = next(one for one in read(make_games(tmp_path)) if one.arm == "ewc-fmn")
+    found = recognition(network)
+    assert found is not None
+    assert found.contexts == 2
+    assert found.right == pytest.approx(1 - 2 * 0.025 / 4)  # two switches, each 25 steps late
+
+
+def test_the_table_sets_the_arms_beside_plain_training(tmp_path: Path) -> None:
+    shown = texts(make_games(tmp_path))
+    rows = {line.split("│")[1].strip(): line for line in shown.splitlines() if "│" in line}
+    assert "1.43 ± 0.11 │    1.00" in rows["plain training"]
+    assert "25% │   25% │         50% │  0.500" in rows["plain training"]
+    assert "1.90 ± 0.14 │    1.33" in rows["EWC, told the game"]
+    assert "100% │  100%" in rows["EWC, told the game"]
+    assert "98.8 % in 2.0 contexts" in rows["EWC + Forget-Me-Not"]
+    assert "1.90 ± 0.00" in rows["one network a game"]
+
+
+def test_every_figure_is_drawn(tmp_path: Path) -> None:
+    run = make_games(tmp_path)
+    figures = [file for file in games.draw(run) if file.suffix == ".png"]
+    names = ["games-schedule", "games-total", "games-by-game", "games-recognition"]
+    assert [file.stem for file in figures] == names
+    assert all(matplotlib.image.imread(file).std() > 0.01 for file in figures)
+
+
+def test_a_clip_shows_the_arms_side_by_side_until_the_longest_ends(tmp_path: Path) -> None:
+    run = make_games(tmp_path)
+    (file,) = [file for file in games.draw(run) if file.suffix == ".gif"]
+    assert file == run.figures / "clips" / "Pong.gif"
+    with Image.open(file) as clip:
+        assert clip.n_frames == 7  # of Forget-Me-Not; plain training's ended after 4
+        clip.seek(5)
+        picture = np.asarray(clip.convert("L"))[14:]
+    plain, gap, found = picture[:, :160], picture[:, 160:164], picture[:, 164:]
+    assert plain.shape == found.shape == (160, 160)
+    assert gap.max() < 60
+    assert [np.flatnonzero(half[:, 80] > 200)[0] // 16 for half in (plain, found)] == [3, 5]
+
+
+def test_a_run_that_has_just_begun_is_shown_too(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    run.start({"experiment": "games"})
+    assert games.draw(run) == []
+    assert games.table(run).row_count == 0
+    run = make_games(tmp_path / "begun")
+    part = run.part("ewc-fmn-seed0")
+    rows = part.rows()
+    part.path.joinpath("metrics.jsonl").unlink()
+    part.append(rows[0])  # the test before any training
+    assert len(games.draw(run)) == 5
+    assert games.table(run).row_count == 4
+
+
+@pytest.mark.parametrize(
+    ("game", "name"),
+    [
+        ("CrazyClimber", "Crazy Climber"),
+        ("minatar/space_invaders", "space invaders"),
+        ("minatar/breakout:rotate90,actions1,channels12", "breakout 90° a1 c12"),
+        ("minatar/asterix:mirror", "asterix mirror"),
+    ],
+)
+def test_games_have_names_to_read(game: str, name: str) -> None:
+    assert game_name(game) == name
