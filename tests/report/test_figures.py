@@ -83,6 +83,27 @@ def make_schematic(path: Path) -> RunDirectory:
     return write_run(path, {"experiment": "schematic"}, {"schematic": ({}, [landscape, *ways])})
 
 
+def make_perturbation(path: Path) -> RunDirectory:
+    levels = {"uniform": 20.0, "inverse-fisher": 60.0, "nullspace": 50.0}
+    points = [("none", 0.0, 100.0)] + [
+        (shape, scale, level * (1 - scale))
+        for scale in (0.1, 0.01)
+        for shape, level in levels.items()
+    ]
+    parts = {
+        f"seed{seed}": (
+            {},
+            [{"kind": "test"}]
+            + [
+                {"kind": "noise", "shape": shape, "scale": scale, "scores": [0, 2 * mean + seed]}
+                for shape, scale, mean in points
+            ],
+        )
+        for seed in (0, 1)
+    }
+    return write_run(path, {"experiment": "perturbation", "game": "Pong"}, parts)
+
+
 @pytest.mark.parametrize(
     ("make", "shown"),
     [
@@ -91,6 +112,7 @@ def make_schematic(path: Path) -> RunDirectory:
         (make_strength, ["proximal", "87.50 ± 3.54"]),
         (make_fisher_overlap, ["26×26", "25.00", "50.00"]),
         (make_schematic, ["EWC", "0.125", "0.500"]),
+        (make_perturbation, ["inverse Fisher", "100.25 ± 0.35", "59.65 ± 0.35", "18.25 ± 0.35"]),
     ],
 )
 def test_a_run_is_shown_from_its_directory(make: Any, shown: list[str], tmp_path: Path) -> None:

@@ -12,6 +12,9 @@ from ewc.runs.engine import Report
 
 ROW = {"task": 1, "task_ended": True, "accuracy": [0.975, 0.98], "loss": 0.1, "gradient_steps": 7}
 
+TRAINED = {"kind": "train", "step": 900, "game": "CrazyClimber", "score": 12.5, "loss": 0.25}
+TESTED = {"kind": "test", "step": 1000, "segment": 1, "normalized": {"Pong": 0.25, "Krull": 7.0}}
+
 
 def test_lines_where_there_is_no_terminal() -> None:
     out = io.StringIO()
@@ -23,6 +26,20 @@ def test_lines_where_there_is_no_terminal() -> None:
     assert out.getvalue().splitlines() == [
         " 25.0 %  ewc  task B · A 97.5 B 98.0",
         " 55.0 %  ewc  task 10 · average 90.0",
+    ]
+
+
+def test_lines_of_games() -> None:
+    out = io.StringIO()
+    with display(["plain"], Console(file=out, width=200)) as shown:
+        shown(Report("plain", 0.0, None))
+        shown(Report("plain", 0.2, {**TRAINED, "score": None}))
+        shown(Report("plain", 0.25, TESTED))
+        shown(Report("plain", 1.0, TRAINED))
+    assert out.getvalue().splitlines() == [
+        "  0.0 %  plain",
+        " 25.0 %  plain  after segment 1 · total 1.25 of 2",
+        "100.0 %  plain  Crazy Climber · score 12.5",
     ]
 
 
@@ -42,3 +59,15 @@ def test_events_hold_the_accuracies(tmp_path: Path) -> None:
     events = EventAccumulator(str(tmp_path)).Reload()
     (event,) = events.Scalars("ewc/accuracy_A")
     assert (event.step, round(event.value, 4)) == (7, 0.975)
+
+
+def test_events_hold_scores_by_agent_steps(tmp_path: Path) -> None:
+    events = Events(tmp_path)
+    events(Report("plain", 0.2, TRAINED))
+    events(Report("plain", 0.25, TESTED))
+    stored = EventAccumulator(str(tmp_path)).Reload()
+    for name, step, value in (("loss", 900, 0.25), ("score", 900, 12.5)):
+        (event,) = stored.Scalars(f"plain/{name}")
+        assert (event.step, event.value) == (step, value)
+    (event,) = stored.Scalars("plain/normalized_Krull")
+    assert (event.step, event.value) == (1000, 7.0)

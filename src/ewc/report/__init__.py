@@ -9,7 +9,10 @@ from rich.table import Table
 from ewc.runs.directory import RunDirectory
 from ewc.runs.errors import RunError
 
-EXPERIMENTS = ("schematic", "learning-curves", "many-tasks", "fisher-overlap", "strength")
+EXPERIMENTS = (
+    *("schematic", "learning-curves", "many-tasks", "fisher-overlap", "strength"),
+    *("games", "perturbation"),
+)
 
 
 class View(Protocol):

@@ -14,19 +14,30 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from ewc.runs.directory import Row
 from ewc.runs.engine import Report
 
-from .names import task_name
+from .names import game_name, task_name
 
 LINE_SECONDS = 30.0
 
 
-def accuracies(report: Report) -> str:
-    """`task C · A 97.5 B 97.3 C 97.4`, for rows that have accuracies."""
+def note(report: Report) -> str:
+    """What the row of a report says, in a few words; nothing for rows of other kinds."""
     row = report.row or {}
-    values = row.get("accuracy")
-    if not values:
-        return ""
+    if row.get("accuracy"):
+        return accuracies(row)
+    if row.get("kind") == "test":
+        total = sum(min(1.0, score) for score in row["normalized"].values())
+        return f"after segment {row['segment']} · total {total:.2f} of {len(row['normalized'])}"
+    if row.get("kind") == "train" and row["score"] is not None:
+        return f"{game_name(row['game'])} · score {row['score']:.1f}"
+    return ""
+
+
+def accuracies(row: Row) -> str:
+    """`task C · A 97.5 B 97.3 C 97.4`."""
+    values = row["accuracy"]
     if len(values) > 6:
         return f"task {len(values)} · average {100 * sum(values) / len(values):.1f}"
     each = (f"{task_name(task)} {100 * value:.1f}" for task, value in enumerate(values))
@@ -60,16 +71,17 @@ class Display:
 
 
 class Lines(Display):
-    """One line when a part ends a task, and at least one every half minute."""
+    """One line when a part ends a task or a segment, and at least one every half minute."""
 
     last = 0.0
 
     def __call__(self, report: Report) -> None:
         super().__call__(report)
+        row = report.row or {}
         due = time.monotonic() - self.last >= LINE_SECONDS
-        if due or (report.row or {}).get("task_ended") or report.progress == 1:
+        if due or row.get("task_ended") or row.get("kind") == "test" or report.progress == 1:
             self.last = time.monotonic()
-            line = f"{100 * self.overall:5.1f} %  {report.part}  {accuracies(report)}"
+            line = f"{100 * self.overall:5.1f} %  {report.part}  {note(report)}"
             self.console.print(line.rstrip(), highlight=False, markup=False, soft_wrap=True)
 
 
@@ -108,8 +120,8 @@ class Bars(Display):
             self.bars[report.part] = self.progress.add_task(report.part, total=1.0, note="")
         bar = self.bars[report.part]
         self.progress.update(bar, completed=report.progress, visible=report.progress < 1)
-        if report.row is not None:
-            self.progress.update(bar, note=accuracies(report))
+        if text := note(report):
+            self.progress.update(bar, note=text)
         self.progress.update(self.whole, completed=self.overall)
 
 

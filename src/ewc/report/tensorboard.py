@@ -2,14 +2,15 @@
 
 from pathlib import Path
 
+from ewc.runs.directory import Row
 from ewc.runs.engine import Report
 from ewc.runs.errors import RunError
 
-from .names import task_name
+from .names import game_name, task_name
 
 
 class Events:
-    """Writes the loss and the accuracies of every report under the run directory."""
+    """Writes losses, accuracies and scores of every report under the run directory."""
 
     def __init__(self, directory: Path) -> None:
         try:
@@ -20,12 +21,21 @@ class Events:
 
     def __call__(self, report: Report) -> None:
         row = report.row or {}
-        for task, value in enumerate(row.get("accuracy", [])):
-            name = f"{report.part}/accuracy_{task_name(task)}"
-            self.writer.add_scalar(name, value, row["gradient_steps"])
-        if row.get("loss") is not None:
-            self.writer.add_scalar(f"{report.part}/loss", row["loss"], row["gradient_steps"])
+        step = row.get("gradient_steps", row.get("step"))
+        for name, value in _scalars(row).items():
+            self.writer.add_scalar(f"{report.part}/{name}", value, step)
         self.writer.flush()
+
+
+def _scalars(row: Row) -> dict[str, float]:
+    accuracies = {
+        f"accuracy_{task_name(task)}": value for task, value in enumerate(row.get("accuracy", []))
+    }
+    scores = {
+        f"normalized_{game_name(game)}": value for game, value in row.get("normalized", {}).items()
+    }
+    single = {name: row[name] for name in ("loss", "score") if row.get(name) is not None}
+    return accuracies | scores | single
 
 
 class NoEvents:
