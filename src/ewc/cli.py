@@ -18,6 +18,7 @@ from ewc.report.tensorboard import Events, NoEvents
 from ewc.runs.directory import RunDirectory
 from ewc.runs.engine import Part, Report, run_parts
 from ewc.runs.errors import Interrupted, RunError
+from ewc.runs.room import check_room
 
 DEFAULT_PRESET = "quick"
 
@@ -89,28 +90,38 @@ def _add_option(group: Any, one: Field[Any], experiment: type[Config]) -> None:
         default = f"default: {_plain(one.default)}"
     else:
         default = ", ".join(f"{preset}: {_plain(value)}" for preset, value in values.items())
-    several = isinstance(one.default, tuple)
-    kind = _kind_of(one)
     group.add_argument(
         flag(one.name),
-        type=kind,
-        nargs="+" if several else None,
-        choices=one.metadata["choices"],
         default=argparse.SUPPRESS,
-        metavar=None if one.metadata["choices"] else kind.__name__.upper(),
         help=f"{one.metadata['help']} ({default})".replace("%", "%%"),
+        **_reading(one),
     )
+
+
+def _reading(one: Field[Any]) -> dict[str, Any]:
+    """How argparse reads an option: a switch, one value or several."""
+    if isinstance(one.default, bool):
+        return {"action": argparse.BooleanOptionalAction}
+    kind, choices = _kind_of(one), one.metadata["choices"]
+    return {
+        "type": kind,
+        "nargs": "+" if isinstance(one.default, tuple) else None,
+        "choices": choices,
+        "metavar": None if choices else kind.__name__.upper(),
+    }
 
 
 def _kind_of(one: Field[Any]) -> type:
     if one.default is None:
-        return int if "int" in str(one.type) else str
+        return next(kind for kind in (int, float, str) if kind.__name__ in str(one.type))
     return type(one.default[0] if isinstance(one.default, tuple) else one.default)
 
 
 def _plain(value: Any) -> str:
     if isinstance(value, tuple):
         return " ".join(map(_plain, value))
+    if isinstance(value, bool):
+        return "on" if value else "off"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -128,8 +139,9 @@ def run_experiment(options: argparse.Namespace) -> int:
         raise RunError(f"--workers must be at least 1, got {options.workers}")
     default = Path("runs") / config.name / f"{options.preset}-{config.seed}"
     parts = config.parts()
-    _try_out(parts[0])
     run = RunDirectory(options.out or default)
+    check_room(run.path, parts, options.workers)
+    _try_out(parts[0])
     run.start(config.to_dict(), resume=options.resume)
     events = Events(run.path / "tensorboard") if options.tensorboard else NoEvents()
     console = Console()

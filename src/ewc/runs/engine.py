@@ -33,6 +33,7 @@ class Part:
     name: str
     config: dict[str, Any]
     make: Callable[[dict[str, Any]], Learner]
+    disk_bytes: int = 0  # that files of the learner's own will take
 
 
 class Report(NamedTuple):
