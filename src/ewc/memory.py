@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ewc.importance import fisher_diagonal
+from ewc.importance.shape import shaped
 from ewc.selection import (
     ParameterSelection,
     as_reusable,
@@ -123,10 +124,7 @@ class EWC:
             self._model, batches, parameters=selected.__contains__, **fisher_options
         )
         warn_if_zero(fisher)
-        fisher = {name: tensor + floor * tensor.mean() for name, tensor in fisher.items()}
-        trace = sum(float(tensor.sum()) for tensor in fisher.values())
-        if normalize is not None and trace > 0:
-            fisher = {name: tensor * (normalize / trace) for name, tensor in fisher.items()}
+        fisher = shaped(fisher, floor=floor, normalize=normalize)
         self._hold(task, fisher, selected)
         return {name: tensor.clone() for name, tensor in fisher.items()}
 

@@ -65,6 +65,7 @@ class Settings:
     normalize: float | None = None  # scale each task's Fisher to this trace
     how: str = "proximal"
     ewc_start: int = 5_000_000  # steps in a task before its well is dug
+    min_visit: int = 1_000  # steps since it was dug before it is dug anew: not for a passing doubt
 
     # task recognition
     levels: int = 8  # grey levels a pixel is rounded to

@@ -1,0 +1,168 @@
+"""The agent: Double Q-learning with one network for all contexts, and EWC's pull on its weights.
+
+    y = r + γⁿ Q_target(s', argmax_a Q(s', a)),   loss = mean of h(Q(s, a) − y)
+
+with h the Huber loss, whose gradient is the TD error clipped to ±1.
+"""
+
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.optim import Adam, Optimizer, RMSprop
+
+from ewc.memory import EWC
+from ewc.step import How
+
+from .network import SHARED, QNetwork
+from .replay import Batch
+from .settings import Settings
+
+
+class Agent:
+    """Plays and learns in one context at a time; `enter` changes it."""
+
+    def __init__(
+        self, settings: Settings, state_shape: tuple[int, int, int], num_actions: int, seed: int
+    ) -> None:
+        self.settings = settings
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.network = QNetwork(settings.network, state_shape, num_actions, seed).to(self.device)
+        self.target = QNetwork(settings.network, state_shape, num_actions, seed).to(self.device)
+        self.memory = EWC(
+            self.network,
+            strength=settings.resolved_strength,
+            parameters=SHARED,
+            keep_tasks=True,
+        )
+        self.num_actions = num_actions
+        self.optimizer: Optimizer
+        self._left_out = ExitStack()
+        self.add_context()
+        self._renew_optimizer()
+        self.network.enter(0)
+        self.target.enter(0)
+
+    @property
+    def context(self) -> int:
+        return self.network.context
+
+    def add_context(self) -> None:
+        """Make room for one context more."""
+        self.network.add_context()
+        self.target.add_context()
+
+    def enter(self, context: int) -> None:
+        """Play and learn in this context from now on, without the pull of its own old well."""
+        new = context >= len(self.network.contexts)
+        while context >= len(self.network.contexts):
+            self.add_context()
+        self.network.enter(context)
+        self.target.enter(context)
+        self._leave_out(context)
+        if new or self.settings.fresh_optimizer:
+            self._renew_optimizer(keep=not self.settings.fresh_optimizer)
+        self.update_target()
+
+    def show(self, context: int) -> None:
+        """Act in this context for a while, as in a test; learning needs `enter`."""
+        self.network.enter(context)
+
+    def _leave_out(self, context: int) -> None:
+        self._left_out.close()
+        if str(context) in self.memory.tasks:
+            self._left_out.enter_context(self.memory.without(str(context)))
+
+    def _renew_optimizer(self, *, keep: bool = False) -> None:
+        """An optimizer over all parameters there are now, with the old one's moments if wished."""
+        state = dict(self.optimizer.state) if keep else {}
+        self.optimizer = make_optimizer(self.settings, list(self.network.parameters()))
+        self.optimizer.state.update(state)
+        how: How = "gradient" if self.settings.how == "gradient" else "proximal"
+        self.memory.attach(self.optimizer, how=how)
+
+    @torch.no_grad()
+    def act(
+        self, states: NDArray[np.uint8], epsilon: float, random: np.random.Generator
+    ) -> NDArray[np.int64]:
+        """Greedy actions, a fraction ε of them replaced by random ones."""
+        values: Tensor = self.network(torch.from_numpy(states).to(self.device))
+        explore = random.random(len(states)) < epsilon
+        anything = random.integers(0, self.num_actions, len(states))
+        return np.where(explore, anything, values.argmax(1).cpu().numpy())
+
+    def td_targets(self, batch: Batch) -> Tensor:
+        """y, which no gradient flows through."""
+        next_states = self._tensor(batch.next_states)
+        with torch.no_grad():
+            values = self.target(next_states)
+            chooser = self.network(next_states) if self.settings.double else values
+            best = values.gather(1, chooser.argmax(1, keepdim=True)).squeeze(1)
+            y: Tensor = self._tensor(batch.rewards) + self._tensor(batch.discounts) * best
+        return y
+
+    def td_loss(self, batch: Batch, y: Tensor) -> Tensor:
+        """The mean Huber loss of Q(s, a) against y."""
+        actions = self._tensor(batch.actions)[:, None]
+        q = self.network(self._tensor(batch.states)).gather(1, actions).squeeze(1)
+        return F.smooth_l1_loss(q, y)
+
+    def learn(self, batch: Batch) -> float:
+        """One step of the optimizer, with the pull; returns the loss."""
+        loss = self.td_loss(batch, self.td_targets(batch))
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        # The reference implementation clips the sum over a minibatch where we have the mean.
+        limit = self.settings.max_gradient_norm / self.settings.batch_size
+        nn.utils.clip_grad_norm_(self.network.parameters(), limit)
+        self.optimizer.step()
+        return float(loss.detach())
+
+    @torch.no_grad()
+    def update_target(self) -> None:
+        torch._foreach_copy_(list(self.target.parameters()), list(self.network.parameters()))
+
+    def _tensor(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Networks, optimizer and memory, as tensors and plain values."""
+        return {
+            "contexts": len(self.network.contexts),
+            "context": self.context,
+            "network": self.network.state_dict(),
+            "target": self.target.state_dict(),
+            "memory": self.memory.state_dict(),
+            "optimizer": {str(k): v for k, v in self.optimizer.state_dict()["state"].items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from where `state_dict` was called, in an agent of the same settings."""
+        while len(self.network.contexts) < state["contexts"]:
+            self.add_context()
+        self.network.load_state_dict(state["network"])
+        self.target.load_state_dict(state["target"])
+        self._left_out.close()
+        self.memory.load_state_dict(state["memory"])
+        self._renew_optimizer()
+        optimizer = self.optimizer.state_dict()
+        optimizer["state"] = {int(k): v for k, v in state["optimizer"].items()}
+        self.optimizer.load_state_dict(optimizer)
+        self.network.enter(state["context"])
+        self.target.enter(state["context"])
+        self._leave_out(state["context"])
+
+
+def make_optimizer(settings: Settings, parameters: list[nn.Parameter]) -> Optimizer:
+    """The paper's RMSProp, or Adam."""
+    if settings.optimizer == "adam":
+        # ε as large as Rainbow's: moments of dead units are tiny, and a tiny ε blows noise up.
+        return Adam(parameters, lr=settings.lr, eps=1.5e-4, fused=True)
+    # The reference implementation adds up the gradients of a minibatch where we average them:
+    # dividing ε by the batch size makes the steps, and the maximum rate, the same.
+    epsilon = settings.lr / settings.max_lr / settings.batch_size
+    return RMSprop(parameters, lr=settings.lr, alpha=0.95, eps=epsilon, centered=True)

@@ -1,0 +1,379 @@
+"""Learning games one after another: schedule, recognition, replay, agent and memory together.
+
+`ContinualLearner.run` yields after every few steps, and whenever it has yielded `state_dict()`
+holds all that is needed to go on from there, bit for bit: networks, optimizer, memory, replay, ε
+timers, recogniser, random numbers and, as the actions since their start, the running games.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ewc.importance.shape import shaped, trace
+from ewc.recognition import ForgetMeNot
+from ewc.supervised.seeding import derive_seed
+
+from .agent import Agent
+from .consolidation import importance
+from .environments import Environments
+from .games import Game, make_game
+from .replay import Replay, Row
+from .scores import normalized
+from .settings import Settings
+from .tally import Tally
+from .testing import FrameStacks, Landmark, Played, play, write_clip
+
+CHUNK = 32  # rows played between two yields
+LANDMARK_STATES = 256
+
+
+def make_continual(config: dict[str, Any]) -> "ContinualLearner":
+    """The learner that an experiment describes: arm, seed, games tested, schedule, settings."""
+    return ContinualLearner(
+        arm=config["arm"],
+        seed=config["seed"],
+        games=config["games"],
+        schedule=config["schedule"],
+        settings=Settings(**config["settings"]),
+    )
+
+
+class ContinualLearner:
+    """One agent that plays the games of a schedule, a segment each.
+
+    `arm` says what it has: `plain` and `single` have true labels and no EWC, `ewc-labels` both, and
+    `ewc-fmn` has EWC and works out the task by itself.
+    """
+
+    def __init__(
+        self, *, arm: str, seed: int, games: list[str], schedule: list[str], settings: Settings
+    ) -> None:
+        torch.set_flush_denormal(True)  # arithmetic on denormals is some twenty times slower
+        self.seed, self.games, self.schedule, self.settings = seed, games, schedule, settings
+        self.protected = arm.startswith("ewc")
+        game = self._make_game(schedule[0])
+        self.frame_shape, num_actions = game.frame_shape, game.num_actions
+        channels, *sides = self.frame_shape
+        state_shape = (settings.history * channels, sides[0], sides[1])
+        self.agent = Agent(settings, state_shape, num_actions, derive_seed(seed, "weights"))
+        self.recognizer = _make_recognizer(settings) if arm == "ewc-fmn" else None
+        self.replays: dict[int, Replay] = {}
+        self.landmarks: dict[str, Landmark] = {}
+        self.random = np.random.default_rng(derive_seed(seed, "actions"))
+        self.segment = self.row = self.step = self.updates_owed = 0
+        self.tested = False
+        self.context_of: dict[str, int] = {}  # the true labels, numbered as they come
+        self.steps_in_game = dict.fromkeys(games, 0)
+        self.timers: dict[int, int] = {}  # steps in each context
+        self.unheld: dict[int, int] = {}  # steps since the context's well was dug
+        self.pending: list[Row] = []  # rows of a window whose task is not decided yet
+        self.broken = True  # the next row does not follow the last one stored
+        self.outbox: list[dict[str, Any]] = []
+        self.tally = Tally()
+        self._directory: Path | None = None
+        self._test_games: dict[str, list[Game]] = {}
+        self._begin_segment()
+
+    def keep_in(self, directory: Path) -> None:
+        """Keep replay memories and clips in this directory."""
+        self._directory = directory
+
+    @property
+    def needs_saving(self) -> bool:
+        return any(replay.nearly_full for replay in self.replays.values())
+
+    @property
+    def progress(self) -> float:
+        return (self.segment + self.row / self._rows_a_segment) / len(self.schedule)
+
+    @property
+    def _rows_a_segment(self) -> int:
+        return -(-self.settings.segment_steps // self.settings.environments)
+
+    @property
+    def _game(self) -> str:
+        return self.schedule[min(self.segment, len(self.schedule) - 1)]
+
+    def run(self) -> Iterator[dict[str, Any] | None]:
+        """Play to the end; yields rows of measurements, and None in between."""
+        while True:
+            if self.outbox:
+                yield self.outbox.pop(0)
+            elif not self.tested:
+                self.outbox.append(self._test())
+                self.tested = True
+            elif self.segment < len(self.schedule):
+                self._play_chunk()
+                yield None
+            else:
+                return
+
+    def _begin_segment(self) -> None:
+        settings = self.settings
+        self.row = 0
+        self.broken = True
+        self.environments = Environments(
+            self._game,
+            settings.environments,
+            seed=derive_seed(self.seed, "segment", self.segment),
+            size=settings.size,
+            max_steps=settings.max_episode_steps,
+        )
+        self.stacks = FrameStacks(settings.environments, self.frame_shape, settings.history)
+
+    def _play_chunk(self) -> None:
+        for _ in range(min(CHUNK, self._rows_a_segment - self.row)):
+            self._play_row()
+            self.row += 1
+            if self.step % self.settings.report_every < self.settings.environments:
+                self.outbox.append(self._training_row())
+        if self.row == self._rows_a_segment:
+            self._end_segment()
+
+    def _training_row(self) -> dict[str, Any]:
+        return {
+            "kind": "train",
+            "step": self.step,
+            "segment": self.segment,
+            "game": self._game,
+            "steps_in_game": self.steps_in_game[self._game],
+            "context": self.agent.context,
+            **self.tally.take(),
+        }
+
+    def _end_segment(self) -> None:
+        states = self.replays[self.agent.context].spread_states(LANDMARK_STATES)
+        self.landmarks[self._game] = Landmark.set_up(self.agent, states)
+        self.segment += 1
+        self.tested = False
+        self.pending.clear()
+        if self.segment < len(self.schedule):
+            self._begin_segment()
+
+    def _play_row(self) -> None:
+        """One step of all copies of the game, and the learning that is due."""
+        environments = self.environments
+        self.stacks.push(environments.frames, environments.fresh)
+        context, decided = self._recognize()
+        if decided and context != self.agent.context:
+            self._switch(context)
+        epsilon = self._epsilon()
+        actions = self.agent.act(self.stacks.states, epsilon, self.random)
+        frames, fresh = environments.frames.copy(), environments.fresh.copy()
+        outcome = environments.step(actions)
+        rewards = outcome.rewards.clip(-1, 1)
+        self.pending.append(Row(frames, actions, rewards, outcome.terminal, outcome.cut, fresh))
+        if decided:
+            self._store(self.agent.context)
+        self._count(outcome.scores, epsilon)
+        self._learn()
+
+    def _recognize(self) -> tuple[int, bool]:
+        """The task of now, and whether that is decided: held-back rows may then be stored."""
+        if self.recognizer is None:
+            return self.context_of.setdefault(self._game, len(self.context_of)), True
+        # One of the copies in turn: with four of them that is every fourth step, as in the paper.
+        frame = self.environments.frames[self.row % self.settings.environments]
+        task = self.recognizer.observe(frame)
+        return task, self.recognizer.decided
+
+    def _switch(self, context: int) -> None:
+        """Leave a task for another: dig the well of the one, leave out that of the other."""
+        self._dig_well()
+        self.agent.enter(context)
+        self.broken = True
+
+    def _dig_well(self) -> None:
+        """The well of the present context, if it was played long enough."""
+        left, settings = self.agent.context, self.settings
+        long_enough = self.timers.get(left, 0) >= settings.ewc_start
+        if not (self.protected and long_enough and self.unheld[left] >= settings.min_visit):
+            return
+        start = time.perf_counter()
+        random = np.random.default_rng(derive_seed(self.seed, "fisher", self.step))
+        replay = self.replays[left]
+        batches = (
+            replay.sample(settings.batch_size, random) for _ in range(settings.fisher_batches)
+        )
+        fisher = importance(self.agent, batches, random)
+        self.agent.memory.anchor(
+            shaped(fisher, floor=settings.floor, normalize=settings.normalize), task=str(left)
+        )
+        self.unheld[left] = 0
+        self.outbox.append(
+            {
+                "kind": "fisher",
+                "step": self.step,
+                "context": left,
+                "trace": trace(fisher),
+                "largest": max(float(tensor.max()) for tensor in fisher.values()),
+                "seconds": time.perf_counter() - start,
+                "wells": len(self.agent.memory.tasks),
+            }
+        )
+
+    def _store(self, context: int) -> None:
+        replay = self._replay(context)
+        for row in self.pending:
+            replay.append(row, after_gap=self.broken)
+            self.broken = False
+        self.pending.clear()
+
+    def _replay(self, context: int) -> Replay:
+        if context not in self.replays:
+            settings = self.settings
+            file = self._directory / f"replay-{context}.rows" if self._directory else None
+            self.replays[context] = Replay(
+                settings.replay_capacity,
+                settings.environments,
+                self.frame_shape,
+                history=settings.history,
+                n_step=settings.n_step,
+                discount=settings.discount,
+                file=file,
+            )
+        return self.replays[context]
+
+    def _epsilon(self) -> float:
+        """ε falls from 1 to its end on the present context's own timer."""
+        settings = self.settings
+        steps = self.timers.get(self.agent.context, 0)
+        span = max(1, settings.epsilon_end - settings.epsilon_start)
+        gone = min(1.0, max(0.0, (steps - settings.epsilon_start) / span))
+        return 1.0 + (settings.epsilon - 1.0) * gone
+
+    def _count(self, scores: list[float], epsilon: float) -> None:
+        copies, context = self.settings.environments, self.agent.context
+        self.timers[context] = self.timers.get(context, 0) + copies
+        self.unheld[context] = self.unheld.get(context, 0) + copies
+        self.steps_in_game[self._game] += copies
+        before, self.step = self.step, self.step + copies
+        self.updates_owed += copies
+        if before // self.settings.target_every != self.step // self.settings.target_every:
+            self.agent.update_target()
+        self.tally.count(context, copies, scores, epsilon)
+
+    def _learn(self) -> None:
+        replay = self.replays.get(self.agent.context)
+        while self.updates_owed >= self.settings.update_every:
+            self.updates_owed -= self.settings.update_every
+            if replay is not None and len(replay) >= self.settings.min_history:
+                batch = replay.sample(self.settings.batch_size, self.random)
+                self.tally.losses.append(self.agent.learn(batch))
+
+    def _test(self) -> dict[str, Any]:
+        """Play every game without learning, and see how far the network has drifted."""
+        last = self.segment == len(self.schedule)
+        scores: dict[str, list[float]] = {}
+        for game in self.games:
+            played = self._test_on(game)
+            scores[game] = played.scores
+            if last and self._directory is not None:
+                write_clip(self._directory, game, played.frames)
+        drift = {game: mark.drift(self.agent) for game, mark in self.landmarks.items()}
+        return {
+            "kind": "test",
+            "step": self.step,
+            "segment": self.segment,
+            "game": self.schedule[self.segment - 1] if self.segment else None,
+            "steps_in": dict(self.steps_in_game),
+            "scores": scores,
+            "normalized": {
+                game: normalized(game, float(np.mean(values))) for game, values in scores.items()
+            },
+            "agreement": {game: agreement for game, (agreement, _) in drift.items()},
+            "regret": {game: regret for game, (_, regret) in drift.items()},
+        }
+
+    def _test_on(self, game: str) -> Played:
+        if game not in self._test_games:
+            copies = range(self.settings.test_episodes)
+            self._test_games[game] = [self._make_game(game) for _ in copies]
+        context = self.context_of.get(game, self.agent.context)
+        recognize = (
+            (lambda frame: context)
+            if self.recognizer is None or not self.timers
+            else self.recognizer.frozen().observe
+        )
+        return play(
+            self.agent,
+            self._test_games[game],
+            recognize,
+            epsilon=self.settings.test_epsilon,
+            seed=derive_seed(self.seed, "test", self.segment, game),
+        )
+
+    def _make_game(self, name: str) -> Game:
+        return make_game(name, self.settings.size, self.settings.max_episode_steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the rest of the run depends on, as tensors and plain values."""
+        return {
+            **{name: getattr(self, name) for name in _PLAIN},
+            "timers": _with_text_keys(self.timers),
+            "unheld": _with_text_keys(self.unheld),
+            "tally": asdict(self.tally),
+            "random": self.random.bit_generator.state,
+            "agent": self.agent.state_dict(),
+            "recognizer": self.recognizer.state_dict() if self.recognizer else {},
+            "replays": {str(context): one.state_dict() for context, one in self.replays.items()},
+            "pending": {
+                str(number): {
+                    name: torch.from_numpy(array) for name, array in row._asdict().items()
+                }
+                for number, row in enumerate(self.pending)
+            },
+            "landmarks": {game: mark._asdict() for game, mark in self.landmarks.items()},
+            "stacks": torch.from_numpy(self.stacks.states),
+            "environments": self.environments.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from where `state_dict` was called, in a learner of the same config."""
+        segment = state["segment"]
+        self.segment = segment
+        if segment < len(self.schedule):
+            self._begin_segment()
+        for name in _PLAIN:
+            setattr(self, name, state[name])
+        self.timers = _with_number_keys(state["timers"])
+        self.unheld = _with_number_keys(state["unheld"])
+        self.tally = Tally(**state["tally"])
+        self.random.bit_generator.state = state["random"]
+        self.agent.load_state_dict(state["agent"])
+        if self.recognizer is not None:
+            self.recognizer.load_state_dict(state["recognizer"])
+        for context, saved in state["replays"].items():
+            self._replay(int(context)).load_state_dict(saved)
+        self.pending = [
+            Row(**{name: tensor.numpy() for name, tensor in row.items()})
+            for row in state["pending"].values()
+        ]
+        self.landmarks = {game: Landmark(**mark) for game, mark in state["landmarks"].items()}
+        self.stacks.states[:] = state["stacks"].numpy()
+        if segment < len(self.schedule):
+            self.environments.load_state_dict(state["environments"])
+
+
+# Attributes of the learner that are plain values and change as it runs.
+_PLAIN = (
+    *("segment", "row", "step", "updates_owed", "tested", "broken"),
+    *("context_of", "steps_in_game", "outbox"),
+)
+
+
+def _make_recognizer(settings: Settings) -> ForgetMeNot:
+    return ForgetMeNot(levels=settings.levels, prior=settings.prior, window=settings.window)
+
+
+def _with_text_keys(counts: dict[int, int]) -> dict[str, int]:
+    return {str(key): value for key, value in counts.items()}
+
+
+def _with_number_keys(counts: dict[str, int]) -> dict[int, int]:
+    return {int(key): value for key, value in counts.items()}
