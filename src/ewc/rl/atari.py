@@ -45,11 +45,13 @@ class Atari:
         self._max_steps, self._steps = max_steps, 0
         self._ale = _emulator(name)
         self._screens = np.empty((2, *self._ale.getScreenDims()), dtype=np.uint8)
-        # The emulator's own reset keeps some memory of the episode before; this state does not.
         self._start = self._ale.cloneState()
 
     def reset(self, seed: int) -> Frame:
         self._steps = 0
+        # The emulator's reset clears the screen, but in some games keeps memory of the episode
+        # before (Freeway); the stored state replaces the memory, but not the screen (Qbert).
+        self._ale.reset_game()
         self._ale.restoreState(self._start)
         for _ in range(np.random.default_rng(seed).integers(1, MAX_NO_OPS, endpoint=True)):
             self._ale.act(0)

@@ -1,0 +1,40 @@
+"""Mean scores of a random player: `python -m benchmarks.random_scores [GAME ...] [--episodes N]`.
+
+Every game is an Atari game or a MinAtar task; the default is MinAtar's five, which is how the
+random scores in `src/ewc/rl/data/minatar_scores.json` were made.
+"""
+
+import argparse
+
+import numpy as np
+
+from ewc.rl.games import Game, make_game
+from ewc.rl.minatar import GAMES
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.random_scores", description=__doc__)
+    parser.add_argument("games", nargs="*", default=[f"minatar/{game}" for game in GAMES])
+    parser.add_argument("--episodes", type=int, default=1000)
+    options = parser.parse_args()
+    for name in options.games:
+        game = make_game(name)
+        scores = [random_score(game, episode) for episode in range(options.episodes)]
+        error = np.std(scores, ddof=1) / np.sqrt(len(scores))
+        print(f"{name:24} {np.mean(scores):10.3f} ± {error:.3f}", flush=True)
+
+
+def random_score(game: Game, seed: int) -> float:
+    """The total reward of one episode of uniformly random actions."""
+    random = np.random.default_rng(seed)
+    game.reset(seed)
+    score = 0.0
+    while True:
+        _, reward, terminal, cut = game.step(int(random.integers(game.num_actions)))
+        score += reward
+        if terminal or cut:
+            return score
+
+
+if __name__ == "__main__":
+    main()
