@@ -2,12 +2,14 @@
 
 The public surface: `EWC` is the memory and its pull on an optimizer, `fisher_diagonal` says how
 much each weight matters to a task, `fisher_overlap` how much two tasks rely on the same weights,
-and `perturbed` shakes the weights to see what they bear.
+`perturbed` shakes the weights to see what they bear, and `ForgetMeNot` says from what is observed
+which task this is.
 """
 
 from ewc.importance import fisher_diagonal, fisher_overlap, fisher_overlap_by_layer
 from ewc.memory import EWC
 from ewc.perturbation import perturbed
+from ewc.recognition import ForgetMeNot
 from ewc.warnings import EWCWarning
 
 __version__ = "0.1.0"
@@ -15,6 +17,7 @@ __version__ = "0.1.0"
 __all__ = [
     "EWC",
     "EWCWarning",
+    "ForgetMeNot",
     "fisher_diagonal",
     "fisher_overlap",
     "fisher_overlap_by_layer",

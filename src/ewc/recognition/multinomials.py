@@ -1,0 +1,67 @@
+"""Generative models of frames: for each, a Dirichlet-multinomial at every pixel.
+
+    p(o | model) = Π_x (n(x, o_x) + A/L) / (N + A)
+
+where n(x, l) counts the frames in which pixel x had level l of L, N is the number of frames, and A
+is the mass of the uniform prior.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Evidence:
+    """Frames that no model has learned yet, as the counts they would add."""
+
+    def __init__(self, cells: int) -> None:
+        self.counts = np.zeros(cells, dtype=np.float32)
+        self.frames = 0
+
+    def add(self, cells: NDArray[np.intp]) -> None:
+        self.counts[cells] += 1  # a frame has one cell a pixel, so none comes twice
+        self.frames += 1
+
+
+class Multinomials:
+    """Models of frames with `pixels` pixels, each of `levels` levels; the last one is untouched.
+
+    counts: float32 [models, pixels * levels]; the cell of pixel x at level l is x * levels + l.
+    frames: the number of frames that each model has learned, float64 [models].
+    """
+
+    def __init__(self, models: int, pixels: int, levels: int, prior: float) -> None:
+        self.counts = np.zeros((models, pixels * levels), dtype=np.float32)
+        self.frames = np.zeros(models)
+        self.prior, self.levels, self.pixels = prior, levels, pixels
+        self._first_cells = np.arange(pixels) * levels
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def cells(self, levels: NDArray[np.intp]) -> NDArray[np.intp]:
+        """The cell of every pixel, given its level."""
+        return self._first_cells + levels
+
+    def log_predictive(
+        self, cells: NDArray[np.intp], evidence: Evidence | None = None
+    ) -> NDArray[np.float64]:
+        """log p(frame | model, evidence) for every model, as if each had learned the evidence."""
+        counts = self.counts.take(cells, axis=1)
+        counts += np.float32(self.prior / self.levels)
+        frames = self.frames + self.prior
+        if evidence is not None:
+            counts += evidence.counts[cells]
+            frames = frames + evidence.frames
+        np.log(counts, out=counts)
+        total: NDArray[np.float64] = counts.sum(axis=1, dtype=np.float64)
+        total -= self.pixels * np.log(frames)
+        return total
+
+    def learn(self, model: int, evidence: Evidence) -> None:
+        self.counts[model] += evidence.counts
+        self.frames[model] += evidence.frames
+
+    def add(self) -> None:
+        """Append an untouched model."""
+        self.counts = np.pad(self.counts, ((0, 1), (0, 0)))
+        self.frames = np.append(self.frames, 0.0)
