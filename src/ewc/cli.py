@@ -168,10 +168,10 @@ def run_experiment(options: argparse.Namespace) -> int:
 
 
 def _try_out(part: Part) -> None:
-    """Make a learner and drop it, so that bad data shows before anything is written."""
+    """Make a learner and drop it: bad data or a missing extra shows before anything is written."""
     try:
         part.make(part.config)
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, FileNotFoundError, ImportError) as error:
         raise RunError(str(error)) from error
 
 

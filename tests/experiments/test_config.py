@@ -11,9 +11,13 @@ from ewc.experiments.many_tasks import ManyTasks
 from ewc.runs.errors import RunError
 
 
-@pytest.mark.parametrize("preset", ["quick", "laptop", "paper"])
-@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=EXPERIMENTS)
+@pytest.mark.parametrize(
+    ("experiment", "preset"),
+    [(experiment, preset) for experiment in EXPERIMENTS.values() for preset in experiment.presets],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
 def test_presets_fit_and_name_their_parts_apart(experiment: type[Config], preset: str) -> None:
+    assert {"quick", "laptop", "paper"} <= experiment.presets.keys()
     parts = experiment.preset(preset).parts()
     assert len({part.name for part in parts}) == len(parts) > 0
     assert all(one.metadata["help"] for one in fields(experiment))

@@ -85,7 +85,7 @@ def make_schematic(path: Path) -> RunDirectory:
 
 def make_perturbation(path: Path) -> RunDirectory:
     levels = {"uniform": 20.0, "inverse-fisher": 60.0, "nullspace": 50.0}
-    points = [("none", 0.0, 100.0)] + [
+    points = [("uniform", 0.0, 100.0)] + [
         (shape, scale, level * (1 - scale))
         for scale in (0.1, 0.01)
         for shape, level in levels.items()

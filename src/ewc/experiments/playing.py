@@ -1,0 +1,178 @@
+"""What the experiments on games share: the options of the agent, and the config of one network."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, get_args
+
+from ewc.rl.network import NETWORKS
+from ewc.rl.scores import normalized
+from ewc.rl.settings import FisherKind, Settings
+from ewc.runs.errors import RunError
+from ewc.step import How
+
+from .config import Config, option
+
+SINGLE = "single"  # the arm that learns one game alone
+
+# What the small worlds share: frames of 10x10, games of minutes, one network for all of them.
+MINATAR: dict[str, Any] = {
+    "history": 1,
+    "environments": 8,
+    "max_episode_steps": 2_500,
+    "network": "minatar",
+    "n_step": 3,
+    "target_every": 1_000,
+    "replay_capacity": 100_000,
+    "min_history": 1_000,
+    "optimizer": "adam",
+    "lr": 1e-3,
+    "fresh_optimizer": True,
+    "epsilon": 0.02,
+    "epsilon_start": 1_000,
+    "epsilon_end": 10_000,
+    "strength": 30.0,
+    "floor": 0.1,
+    "normalize": 1_000.0,
+    "ewc_start": 0,
+    "report_every": 2_000,
+}
+
+# Real Atari within an hour: small frames, a small network, and returns over several steps.
+ATARI_SMALL: dict[str, Any] = {
+    "size": 42,
+    "environments": 8,
+    "max_episode_steps": 4_500,
+    "network": "small",
+    "n_step": 5,
+    "target_every": 2_000,
+    "replay_capacity": 100_000,
+    "min_history": 1_600,
+    "optimizer": "adam",
+    "lr": 1e-4,
+    "fresh_optimizer": True,
+    "epsilon_start": 1_600,
+    "epsilon_end": 10_000,
+    "strength": 20.0,
+    "floor": 0.1,
+    "normalize": 1_000.0,
+    "ewc_start": 0,
+    "report_every": 2_000,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Playing(Config):
+    """Options of the agent; all times are agent steps, of four frames each on Atari."""
+
+    size: int = option(Settings.size, "side of an Atari frame", low=36)
+    history: int = option(Settings.history, "frames that make a state", low=1)
+    environments: int = option(Settings.environments, "copies of a game played at once", low=1)
+    max_episode_steps: int = option(
+        Settings.max_episode_steps, "steps after which an episode is cut off", low=1
+    )
+
+    network: str = option(Settings.network, "architecture", choices=tuple(NETWORKS))
+    double: bool = option(Settings.double, "Double Q-learning")
+    discount: float = option(Settings.discount, "discount factor γ a step", low=0, high=1)
+    n_step: int = option(Settings.n_step, "steps of reward before the bootstrap", low=1)
+    batch_size: int = option(Settings.batch_size, "transitions a minibatch", low=1)
+    update_every: int = option(Settings.update_every, "steps a minibatch", low=1)
+    target_every: int = option(Settings.target_every, "steps an update of the target", low=1)
+    replay_capacity: int = option(Settings.replay_capacity, "transitions kept a task", low=1)
+    min_history: int = option(
+        Settings.min_history, "transitions of a task before it is learned from", low=1
+    )
+    optimizer: str = option(Settings.optimizer, "optimizer", choices=("rmsprop", "adam"))
+    lr: float = option(Settings.lr, "learning rate", low=0)
+    max_lr: float = option(Settings.max_lr, "maximum learning rate that RMSProp applies", low=0)
+    max_gradient_norm: float = option(
+        Settings.max_gradient_norm, "norm that a larger gradient is scaled to", low=0
+    )
+    fresh_optimizer: bool = option(
+        Settings.fresh_optimizer, "forget the optimizer's moments when the task changes"
+    )
+
+    epsilon: float = option(
+        Settings.epsilon, "exploration rate at the end of its decay", low=0, high=1
+    )
+    epsilon_start: int = option(
+        Settings.epsilon_start, "steps in a task before its exploration decays", low=0
+    )
+    epsilon_end: int = option(
+        Settings.epsilon_end, "steps in a task when its exploration has decayed", low=0
+    )
+
+    strength: float | None = option(
+        Settings.strength, "λ of EWC; none takes the default of the Fisher's kind", low=0
+    )
+    fisher: str = option(Settings.fisher, "which Fisher", choices=get_args(FisherKind))
+    fisher_batches: int = option(
+        Settings.fisher_batches, "minibatches that a Fisher is taken over", low=1
+    )
+    floor: float = option(
+        Settings.floor, "fraction of each layer's mean Fisher added to all its entries", low=0
+    )
+    normalize: float | None = option(
+        Settings.normalize, "trace that each task's Fisher is scaled to", low=0
+    )
+    how: str = option(Settings.how, "how the pull is taken", choices=get_args(How))
+    ewc_start: int = option(Settings.ewc_start, "steps in a task before it is protected", low=0)
+    min_visit: int = option(
+        Settings.min_visit, "steps in a task before its protection is renewed", low=0
+    )
+
+    levels: int = option(Settings.levels, "grey levels the recogniser tells apart", low=2, high=256)
+    prior: float = option(Settings.prior, "Dirichlet mass a pixel of the recogniser", low=0)
+    window: int = option(Settings.window, "observations a window of the recogniser", low=1)
+
+    segment_steps: int = option(Settings.segment_steps, "steps a segment of the schedule", low=1)
+    test_episodes: int = option(Settings.test_episodes, "episodes a game and test", low=1)
+    test_epsilon: float = option(Settings.test_epsilon, "exploration rate in tests", low=0, high=1)
+    report_every: int = option(Settings.report_every, "steps a row of training", low=1)
+
+    def check(self) -> None:
+        super().check()
+        if self.epsilon_end < self.epsilon_start:
+            raise RunError(
+                f"--epsilon-end must be at least --epsilon-start = {self.epsilon_start}, "
+                f"got {self.epsilon_end}"
+            )
+
+    def part_config(
+        self, arm: str, seed: int, games: Sequence[str], schedule: Sequence[str]
+    ) -> dict[str, Any]:
+        """One network: how it learns, the games it is tested on, and those it is trained on."""
+        return {
+            "arm": arm,
+            "seed": seed,
+            "games": list(games),
+            "schedule": list(schedule),
+            "settings": {one.name: getattr(self, one.name) for one in fields(Settings)},
+        }
+
+
+def file_name(game: str) -> str:
+    """The game's name as a part of file names."""
+    return game.replace("/", "-").replace(":", "-")
+
+
+def check_game(game: str, flag: str) -> None:
+    try:
+        normalized(game, 0.0)
+    except ValueError as error:
+        raise RunError(f"{flag}: {error}") from None
+
+
+def replay_bytes(config: dict[str, Any]) -> int:
+    """What the replay memories of one network take on disk, one for each game it is trained on."""
+    settings = config["settings"]
+    return sum(
+        min(settings["replay_capacity"], visits * settings["segment_steps"])
+        * _frame_bytes(game, settings["size"])
+        for game, visits in Counter(config["schedule"]).items()
+    )
+
+
+def _frame_bytes(game: str, size: int) -> int:
+    return 10 * 10 * 10 if game.startswith("minatar/") else size * size

@@ -1,0 +1,132 @@
+"""Arms of a run of games share their schedules; the ceiling plays each game as long as they do."""
+
+from collections import Counter
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ewc.experiments.games import POOL, Games
+from ewc.report import view_of
+from ewc.report.games_data import read
+from ewc.rl.scores import ATARI_SCORES
+from ewc.rl.settings import Settings
+from ewc.runs.directory import RunDirectory
+from ewc.runs.engine import Part
+from ewc.runs.errors import RunError
+from ewc.runs.loop import carry_on
+
+
+def by_name(**changes: Any) -> dict[str, Part]:
+    return {part.name: part for part in Games.preset("laptop", **changes).parts()}
+
+
+def test_every_setting_of_the_agent_is_an_option_with_its_default() -> None:
+    options = {one.name: one for one in fields(Games)}
+    for setting in fields(Settings):
+        assert options[setting.name].default == setting.default
+        assert options[setting.name].metadata["help"]
+
+
+def test_the_paper_preset_has_the_papers_settings_and_numbers() -> None:
+    config = Games.preset("paper")
+    parts = config.parts()
+    settings = parts[0].config["settings"]
+    assert Settings(**settings) == Settings(segment_steps=1_250_000)
+    assert 4 * config.visits * config.segment_steps == 50_000_000  # frames a game
+    arms = Counter(part.config["arm"] for part in parts)
+    assert arms["plain"] == arms["ewc-labels"] == arms["ewc-fmn"] == 10 * 4
+    assert len(POOL) == 19
+    assert set(POOL) <= ATARI_SCORES.keys()
+    sets = {tuple(part.config["games"]) for part in parts if part.config["arm"] == "plain"}
+    assert len(sets) == 10
+    assert all(len(set(games)) == 10 and set(games) <= set(POOL) for games in sets)
+
+
+def test_the_arms_of_a_seed_share_one_schedule() -> None:
+    parts = by_name()
+    schedules = [
+        [parts[f"{arm}-seed{seed}"].config["schedule"] for seed in range(3)]
+        for arm in ("plain", "ewc-labels", "ewc-fmn")
+    ]
+    assert schedules[0] == schedules[1] == schedules[2]
+    assert len({tuple(schedule) for schedule in schedules[0]}) > 1
+    assert all(set(Counter(schedule).values()) == {2} for schedule in schedules[0])
+
+
+def test_the_ceiling_plays_each_game_as_long_as_the_schedule_does() -> None:
+    parts = by_name(games=("Pong", "minatar/breakout:rotate90"), visits=3, seeds=1)
+    single = parts["single-minatar-breakout-rotate90-seed0"].config
+    assert single["games"] == ["minatar/breakout:rotate90"]
+    assert single["schedule"] == ["minatar/breakout:rotate90"] * 3
+    assert parts["plain-seed0"].config["schedule"].count("minatar/breakout:rotate90") == 3
+
+
+def test_the_disk_that_replay_memories_take_is_known_beforehand() -> None:
+    parts = {part.name: part for part in Games.preset("paper", sets=1).parts()}
+    assert parts["plain-seed0"].disk_bytes == 10 * 500_000 * 84 * 84
+    assert parts["single-Pong-seed0"].disk_bytes == 500_000 * 84 * 84
+    small = by_name(replay_capacity=10**6, segment_steps=1000)["plain-seed0"]
+    assert small.disk_bytes == 4 * 2 * 1000 * 10 * 10 * 10
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"games": ("Pong", "Pnog")}, "--games: .*Pnog"),
+        ({"games": ("Pong", "minatar/chess")}, "--games: .*minatar/chess"),
+        ({"games": ("Pong", "Pong")}, "--games must differ"),
+        ({"games": ("Pong",)}, "--games must name at least 2 games, got 1"),
+        ({"games_a_set": 5}, "--games must name at least 5 games, got 4"),
+        ({"epsilon_start": 10, "epsilon_end": 9}, "--epsilon-end must be at least .* = 10, got 9"),
+        ({"discount": 1.5}, "--discount must be at most 1, got 1.5"),
+        ({"arms": ("plain", "magic")}, "--arms must be one of .*, got magic"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(RunError, match=said):
+        Games.preset("laptop", **changes)
+
+
+TINY = {
+    "environments": 2,
+    "max_episode_steps": 12,
+    "batch_size": 4,
+    "target_every": 16,
+    "replay_capacity": 64,
+    "min_history": 8,
+    "epsilon_start": 8,
+    "epsilon_end": 16,
+    "fisher_batches": 2,
+    "ewc_start": 16,
+    "min_visit": 0,
+    "segment_steps": 32,
+    "test_episodes": 1,
+    "report_every": 16,
+    "visits": 2,
+}
+
+
+@pytest.mark.slow
+def test_the_paper_preset_runs_from_end_to_end_with_tiny_counts(tmp_path: Path) -> None:
+    changes = {**TINY, "games_a_set": 2, "sets": 1, "seeds": 1}
+    config = Games.preset("paper", games=("Pong", "Boxing"), **changes)
+    run = RunDirectory(tmp_path)
+    run.start(config.to_dict())
+    for part in config.parts():
+        directory = run.part(part.name)
+        directory.start(part.config)
+        carry_on(part.make(part.config), directory)
+    arms = {one.arm for one in read(run)}
+    assert arms == {"plain", "ewc-labels", "ewc-fmn", "single"}
+    for network in read(run):
+        assert [test["segment"] for test in network.tests] == list(range(len(network.schedule) + 1))
+        assert network.tests[-1]["step"] == 32 * len(network.schedule)
+        assert {len(scores) for scores in network.tests[-1]["scores"].values()} == {1}
+    wells = [row["wells"] for row in run.part("ewc-labels-seed0").rows() if "wells" in row]
+    assert wells == [1, 2, 2]  # dug at each of three switches; the third is of a game that returned
+    assert view_of(run).table(run).row_count == 4
+    drawn = {file.name for file in view_of(run).draw(run)}
+    assert {"games-schedule.png", "games-total.png", "games-by-game.png"} < drawn
+    assert {"Pong.gif", "Boxing.gif"} < drawn
