@@ -5,7 +5,6 @@ holds all that is needed to go on from there, bit for bit: networks, optimizer, 
 timers, recogniser, random numbers and, as the actions since their start, the running games.
 """
 
-import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -194,7 +193,6 @@ class ContinualLearner:
         long_enough = self.timers.get(left, 0) >= settings.ewc_start
         if not (self.protected and long_enough and self.unheld[left] >= settings.min_visit):
             return
-        start = time.perf_counter()
         random = np.random.default_rng(derive_seed(self.seed, "fisher", self.step))
         replay = self.replays[left]
         batches = (
@@ -212,7 +210,6 @@ class ContinualLearner:
                 "context": left,
                 "trace": trace(fisher),
                 "largest": max(float(tensor.max()) for tensor in fisher.values()),
-                "seconds": time.perf_counter() - start,
                 "wells": len(self.agent.memory.tasks),
             }
         )

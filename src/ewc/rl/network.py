@@ -100,7 +100,9 @@ class QNetwork(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         """Q(s, ·) of states [n, channels, height, width] with values 0..255."""
         # Dividing here and not in the replay memory: a state is stored in a quarter of the room.
-        x = states.to(torch.float32, memory_format=torch.channels_last) / 255
+        dtype = self.layers[0].weight.dtype
+        assert isinstance(dtype, torch.dtype)
+        x = states.to(dtype, memory_format=torch.channels_last) / 255
         own = self.contexts[self.context]
         assert isinstance(own, Context)
         last = len(self.layers) - 1

@@ -66,7 +66,7 @@ class Replay:
     ) -> None:
         self.rows = -(-capacity // copies)
         self.copies, self.history, self.n_step, self.discount = copies, history, n_step, discount
-        self.slack = slack if slack is not None else max(64, self.rows // 20)
+        self.slack = max(2048, self.rows // 50) if slack is None else slack
         self.written = 0  # rows ever written
         self._saved = [0, 0]  # rows written at the last two checkpoints
         self._layout = np.dtype(
