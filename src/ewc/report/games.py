@@ -15,6 +15,19 @@ from .games_recognition import draw_recognition, recognition
 from .names import ARMS
 from .seeds import mean_and_spread
 
+MEASURES = (
+    "at the end",
+    "over plain",
+    "second half",
+    "2nd over plain",
+    "kept on return",
+    "least kept",
+    "same action",
+    "regret of Q",
+    "recognised",
+    "contexts",
+)
+
 
 def draw(run: RunDirectory) -> list[Path]:
     """Draw the run's figures from its metrics, and its clips."""
@@ -32,38 +45,37 @@ def draw(run: RunDirectory) -> list[Path]:
 
 
 def table(run: RunDirectory) -> Table:
-    """The totals of each arm beside plain training's, and what is kept when a game comes back."""
+    """A column an arm: its totals beside plain training's, and what is kept when a game returns."""
     networks = read(run)
     arms = together(networks)
-    games = len(networks[0].games) if networks else 0
-    table = Table(
-        "arm",
-        title=f"total normalised score of {games}, clipped at 1 a game; on return: of what a game "
-        "had when it was left",
-    )
-    columns = ("at the end", "x plain", "second half", "x plain")
-    for name in (*columns, "kept", "least", "same action", "regret", "recognised"):
-        table.add_column(name, justify="right")
     plain = arms.get("plain", [])
-    for arm, learners in arms.items():
-        table.add_row(
-            ARMS[arm],
-            *_beside(learners, plain, _at_the_end),
-            *_beside(learners, plain, second_half),
-            *_on_return([one for learner in learners for one in returns(learner)]),
-            _recognised(learners),
-        )
+    columns = {arm: _column(learners, plain) for arm, learners in arms.items()}
     limits = [limit for one in next(iter(arms.values()), []) if (limit := ceiling(networks, one))]
     if limits:
-        half = len(limits[0]) // 2 + 1
-        end = mean_and_spread([limit[-1] for limit in limits])
-        table.add_row(
-            ARMS["single"],
-            end,
-            "",
-            mean_and_spread([float(np.mean(limit[half:])) for limit in limits]),
-        )
+        later = [float(np.mean(limit[len(limit) // 2 + 1 :])) for limit in limits]
+        end = [limit[-1] for limit in limits]
+        columns["single"] = {
+            "at the end": mean_and_spread(end),
+            "second half": mean_and_spread(later),
+        }
+    games = len(networks[0].games) if networks else 0
+    table = Table("", title=f"total normalised score of {games}, clipped at 1 a game")
+    for arm in columns:
+        table.add_column(ARMS[arm], justify="right")
+    for measure in MEASURES:
+        cells = [column.get(measure, "") for column in columns.values()]
+        if any(cells):
+            table.add_row(measure, *cells)
     return table
+
+
+def _column(learners: Sequence[Network], plain: Sequence[Network]) -> dict[str, str]:
+    """The cells of one arm, by measure."""
+    at_the_end = _beside(learners, plain, _at_the_end)
+    later = _beside(learners, plain, second_half)
+    on_return = _on_return([one for learner in learners for one in returns(learner)])
+    cells = (*at_the_end, *later, *on_return, *_recognised(learners))
+    return dict(zip(MEASURES, cells, strict=True))
 
 
 def _at_the_end(network: Network) -> float | None:
@@ -97,10 +109,10 @@ def _on_return(found: Sequence[Return]) -> tuple[str, str, str, str]:
     )
 
 
-def _recognised(learners: Sequence[Network]) -> str:
-    """`99.5 % in 5.3 contexts`, for the networks that work out the game by themselves."""
+def _recognised(learners: Sequence[Network]) -> tuple[str, str]:
+    """For networks that work out the game by themselves: how often they are right, and contexts."""
     found = [one for learner in learners if (one := recognition(learner)) is not None]
     if not found or learners[0].arm != "ewc-fmn":
-        return ""
+        return "", ""
     right, contexts = np.mean(found, axis=0)
-    return f"{100 * right:.1f} % in {contexts:.1f} contexts"
+    return f"{right:.1%}", f"{contexts:.1f}"

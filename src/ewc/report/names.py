@@ -12,10 +12,10 @@ METHODS = {
 }
 
 ARMS = {
-    "plain": "plain training",
-    "ewc-labels": "EWC, told the game",
+    "plain": "plain",
+    "ewc-labels": "EWC, true labels",
     "ewc-fmn": "EWC + Forget-Me-Not",
-    "single": "one network a game",
+    "single": "single games",
 }
 
 
