@@ -16,6 +16,7 @@ from .games import Frame, Step
 
 try:
     import ale_py
+    import ale_py.roms
     import cv2
     import gymnasium
 except ImportError as error:
@@ -75,18 +76,17 @@ class Atari:
 def _emulator(name: str) -> ale_py.ALEInterface:
     """The emulator with the game just loaded and started."""
     gymnasium.register_envs(ale_py)
-    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
-    known = [spec.name for spec in gymnasium.registry.values() if spec.namespace == "ALE"]
+    known = {spec.name: spec for spec in gymnasium.registry.values() if spec.namespace == "ALE"}
     if name not in known:
         near = ", ".join(get_close_matches(name, known)) or "Pong, Breakout or minatar/breakout"
         raise ValueError(f"no game is called {name!r}; did you mean {near}?")
-    env = gymnasium.make(
-        f"ALE/{name}-v5",
-        frameskip=1,
-        repeat_action_probability=0.0,
-        full_action_space=True,
-        max_num_frames_per_episode=0,  # no limit: the agent's steps are counted above
-    ).unwrapped
-    env.reset(seed=0)
-    emulator: ale_py.ALEInterface = env.get_wrapper_attr("ale")
-    return emulator
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    # Not by `gymnasium.make`, which cannot be seeded without loading the game twice.
+    ale = ale_py.ALEInterface()
+    ale.setInt("random_seed", 0)
+    ale.setFloat("repeat_action_probability", 0.0)
+    rom = ale_py.roms.get_rom_path(known[name].kwargs["game"])
+    assert rom is not None  # ale-py brings the ROM of every game it registers
+    ale.loadROM(rom)
+    ale.reset_game()
+    return ale
