@@ -15,6 +15,7 @@ from ewc.experiments.config import Config, flag
 from ewc.report import view_of
 from ewc.report.progress import display
 from ewc.report.tensorboard import Events, NoEvents
+from ewc.rl.replay import ReplayError
 from ewc.runs.directory import RunDirectory
 from ewc.runs.engine import Part, Report, run_parts
 from ewc.runs.errors import Interrupted, RunError
@@ -28,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = build_parser().parse_args(arguments)
     try:
         return int(options.do(options))
-    except RunError as error:
+    except (RunError, ReplayError) as error:
         print(f"ewc: {error}", file=sys.stderr)
         return 1
 

@@ -1,5 +1,8 @@
 """Arms of a run of games share their schedules; the ceiling plays each game as long as they do."""
 
+import subprocess
+import sys
+import time
 from collections import Counter
 from dataclasses import fields
 from pathlib import Path
@@ -7,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from ewc.cli import main
+from ewc.experiments.config import flag
 from ewc.experiments.games import POOL, Games
 from ewc.report import view_of
 from ewc.report.games_data import read
@@ -130,3 +135,31 @@ def test_the_paper_preset_runs_from_end_to_end_with_tiny_counts(tmp_path: Path) 
     drawn = {file.name for file in view_of(run).draw(run)}
     assert {"games-schedule.png", "games-total.png", "games-by-game.png"} < drawn
     assert {"Pong.gif", "Boxing.gif"} < drawn
+
+
+@pytest.mark.slow
+def test_a_run_on_the_command_line_is_stopped_resumed_and_cleared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = {**TINY, "size": 42, "network": "small", "segment_steps": 480, "visits": 1}
+    options = [text for name, value in small.items() for text in (flag(name), str(value))]
+    out = tmp_path / "run"
+    command = ["run", "games", "--preset", "atari-small", "--games", "Pong", "Boxing"]
+    command += ["--out", str(out), "--seeds", "1", "--arms", "plain", "--workers", "1", *options]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ewc.cli", *command, "--checkpoint-seconds", "0"]
+    )
+    replay = out / "parts" / "plain-seed0" / "replay-1.rows"
+    while not replay.exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    content = replay.read_bytes()
+    replay.write_bytes(content[:-1])
+    assert main([*command, "--resume"]) == 1
+    assert "was cut short" in capsys.readouterr().err
+    replay.write_bytes(content)
+    assert main([*command, "--resume"]) == 0
+    assert "at the end" in capsys.readouterr().out
+    assert not list(out.rglob("*.rows"))
+    assert len(list(out.rglob("*.npz"))) == 2

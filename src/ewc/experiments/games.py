@@ -13,7 +13,7 @@ from ewc.runs.errors import RunError
 from ewc.supervised.seeding import derive_seed
 
 from .config import Presets, option
-from .playing import ATARI_SMALL, MINATAR, SINGLE, Playing, check_game, file_name, replay_bytes
+from .playing import ATARI_SMALL, MINATAR, SINGLE, Playing, check_game, file_name, make_part
 
 ARMS = ("plain", "ewc-labels", "ewc-fmn", SINGLE)
 
@@ -141,4 +141,4 @@ class Games(Playing):
         self, name: str, arm: str, seed: int, games: Sequence[str], schedule: Sequence[str]
     ) -> Part:
         config = self.part_config(arm, seed, games, schedule)
-        return Part(name, config, make_continual, disk_bytes=replay_bytes(config))
+        return make_part(name, config, make_continual)

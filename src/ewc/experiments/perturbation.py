@@ -24,7 +24,7 @@ from ewc.runs.errors import RunError
 from ewc.supervised.seeding import derive_seed, generator
 
 from .config import Presets, option
-from .playing import ATARI_SMALL, MINATAR, SINGLE, Playing, check_game, file_name, replay_bytes
+from .playing import ATARI_SMALL, MINATAR, SINGLE, Playing, check_game, file_name, make_part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class Perturbations(Playing):
             config = self.part_config(SINGLE, seed, [self.game], [self.game])
             name = f"{SINGLE}-{file_name(self.game)}-seed{seed}"
             config["noise"] = noise
-            parts.append(Part(name, config, make_noise_learner, disk_bytes=replay_bytes(config)))
+            parts.append(make_part(name, config, make_noise_learner))
         return parts
 
 

@@ -1,19 +1,22 @@
 """What the experiments on games share: the options of the agent, and the config of one network."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, get_args
 
 from ewc.rl.network import NETWORKS
 from ewc.rl.scores import normalized
 from ewc.rl.settings import FisherKind, Settings
+from ewc.runs.engine import Part
 from ewc.runs.errors import RunError
+from ewc.runs.loop import Learner
 from ewc.step import How
 
 from .config import Config, option
 
 SINGLE = "single"  # the arm that learns one game alone
+REPLAY_FILES = "replay-*.rows"  # as the learner names them
 
 # What the small worlds share: frames of 10x10, games of minutes, one network for all of them.
 MINATAR: dict[str, Any] = {
@@ -162,6 +165,11 @@ def check_game(game: str, flag: str) -> None:
         normalized(game, 0.0)
     except ValueError as error:
         raise RunError(f"{flag}: {error}") from None
+
+
+def make_part(name: str, config: dict[str, Any], make: Callable[[dict[str, Any]], Learner]) -> Part:
+    """One network of a run, with what its replay memories take on disk while it runs."""
+    return Part(name, config, make, disk_bytes=replay_bytes(config), scratch=(REPLAY_FILES,))
 
 
 def replay_bytes(config: dict[str, Any]) -> int:

@@ -12,7 +12,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -121,6 +121,12 @@ class RunDirectory:
     def finished(self) -> bool:
         checkpoint = load_checkpoint(self.path)
         return checkpoint is not None and checkpoint["finished"]
+
+    def remove(self, patterns: Iterable[str]) -> None:
+        """Remove the files in the directory that match."""
+        for pattern in patterns:
+            for file in self.path.glob(pattern):
+                file.unlink()
 
     @contextmanager
     def locked(self, patience_seconds: float = 10.0) -> Iterator[None]:

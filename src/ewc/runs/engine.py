@@ -33,7 +33,8 @@ class Part:
     name: str
     config: dict[str, Any]
     make: Callable[[dict[str, Any]], Learner]
-    disk_bytes: int = 0  # that files of the learner's own will take
+    disk_bytes: int = 0  # that files of the learner's own will take while it runs
+    scratch: tuple[str, ...] = ()  # patterns of its files that nobody needs once it has ended
 
 
 class Report(NamedTuple):
@@ -71,7 +72,9 @@ def run_parts(
         for future in futures:
             future.result()
     except BrokenProcessPool:
-        raise RunError("a worker process died (out of memory?): go on with --resume") from None
+        raise RunError(
+            "a worker process died (out of memory or disk?): make room and go on with --resume"
+        ) from None
     if stop.is_set():
         raise Interrupted
 
@@ -129,14 +132,15 @@ def _run_part(directory: RunDirectory, part: Part) -> None:
     with directory.locked():
         if directory.finished():
             reports.put(Report(part.name, 1.0, None))
-            return
-        try:
-            carry_on(
-                part.make(part.config),
-                directory,
-                checkpoint_seconds=checkpoint_seconds,
-                report=lambda progress, row: reports.put(Report(part.name, progress, row)),
-                stop=stop.is_set,
-            )
-        except Interrupted:
-            return
+        else:
+            try:
+                carry_on(
+                    part.make(part.config),
+                    directory,
+                    checkpoint_seconds=checkpoint_seconds,
+                    report=lambda progress, row: reports.put(Report(part.name, progress, row)),
+                    stop=stop.is_set,
+                )
+            except Interrupted:
+                return
+        directory.remove(part.scratch)
