@@ -10,9 +10,15 @@ probability 1/t, to each of the K-1 others alike:
 frames, and one more model is held out untouched. Time is cut into windows. Within a window all
 models predict as if they had learned the frames since its start; at its end the most probable one
 keeps them and the others are as before. If that is the held-out model, it becomes a new task.
+
+One addition: the held-out model must win a few windows in a row to become a task, and until then
+nobody keeps the frames. Its first win is often a window in which the task changed, whose mixture of
+frames is like nothing known and would become a task of its own that never comes back.
 """
 
+import math
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -20,9 +26,28 @@ import torch
 from numpy.typing import NDArray
 
 from .frames import check_frame, downscaled, to_levels
+from .markov import Floats, normalized, switched
 from .multinomials import Evidence, Multinomials
 
-Floats = NDArray[np.float64]
+
+@dataclass(frozen=True)
+class Settings:
+    """What a recogniser is made with; refuses what does not fit."""
+
+    levels: int
+    prior: float
+    window: int
+    wins: int
+    side: int
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.levels <= 256:
+            raise ValueError(f"expected 2 to 256 levels, got {self.levels}")
+        if not (math.isfinite(self.prior) and self.prior > 0):
+            raise ValueError(f"expected a finite prior mass > 0, got {self.prior}")
+        for name in ("window", "wins", "side"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"expected {name} of at least 1, got {getattr(self, name)}")
 
 
 class ForgetMeNot:
@@ -31,18 +56,28 @@ class ForgetMeNot:
         recognizer = ForgetMeNot()
         task = recognizer.observe(frame)  # uint8 [..., height, width]
 
-    `levels` grey levels a pixel, `prior` Dirichlet mass a pixel, `window` observations a window.
-    Frames larger than `side` are averaged down to it.
+    `levels` a pixel is rounded to, `prior` Dirichlet mass a pixel, `window` observations a window,
+    `wins` windows in a row that the held-out model wins before it becomes a task. Frames larger
+    than `side` are averaged down to it. More levels and less prior mass open tasks sooner; the
+    other way, tasks that look alike become one.
+
+    `decided` is true when a window has just ended with a winner: the frames since the last time
+    belong to the task returned.
     """
 
     def __init__(
-        self, *, levels: int = 8, prior: float = 1.0, window: int = 4, side: int = 42
+        self,
+        *,
+        levels: int = 16,
+        prior: float = 1.0,
+        window: int = 4,
+        wins: int = 2,
+        side: int = 42,
     ) -> None:
-        _check_settings(levels, prior, window, side)
-        self.settings = {"levels": levels, "prior": prior, "window": window, "side": side}
-        self.levels, self.prior, self.window, self.side = levels, prior, window, side
+        self.settings = Settings(levels, prior, window, wins, side)
         self.observations = 0
-        self.decided = False  # a window has just ended: its frames belong to the task returned
+        self.decided = False
+        self._wins = 0  # windows in a row that the held-out model has won
         self._log_posterior = np.log([0.5, 0.5])  # task 0 and the held-out model
         self._shape: tuple[int, ...] | None = None  # of frames, known from the first one on
         self._models: Multinomials
@@ -66,51 +101,64 @@ class ForgetMeNot:
         elif frame.shape != self._shape:
             raise ValueError(_unlike(frame.shape, self._shape))
         self.observations += 1
-        cells = self._models.cells(to_levels(downscaled(frame, self.side), self.levels))
+        cells = self._models.cells(
+            to_levels(downscaled(frame, self.settings.side), self.settings.levels)
+        )
         if self.observations > 1:
             self._log_posterior = switched(self._log_posterior, 1 / self.observations)
         self._log_posterior = normalized(
             self._log_posterior + self._models.log_predictive(cells, self._evidence)
         )
         self._evidence.add(cells)
-        self.decided = self._evidence.frames == self.window
-        if self.decided:
-            self._end_window()
+        self.decided = self._evidence.frames == self.settings.window and self._end_window()
         return int(self._log_posterior[:-1].argmax())
 
     def _expect(self, shape: tuple[int, ...]) -> None:
         """Set up the models for frames of this shape."""
         self._shape = shape
-        pixels = downscaled(np.zeros(shape, dtype=np.uint8), self.side).size
-        self._models = Multinomials(self.num_tasks + 1, pixels, self.levels, self.prior)
-        self._evidence = Evidence(pixels * self.levels)
+        pixels = downscaled(np.zeros(shape, dtype=np.uint8), self.settings.side).size
+        self._models = Multinomials(
+            self.num_tasks + 1, pixels, self.settings.levels, self.settings.prior
+        )
+        self._evidence = Evidence(pixels * self.settings.levels)
 
-    def _end_window(self) -> None:
+    def _end_window(self) -> bool:
+        """Give the window to its winner; false if that may not be a task yet."""
         best = int(self._log_posterior.argmax())
-        self._models.learn(best, self._evidence)
-        if best == self.num_tasks:
+        is_new = best == self.num_tasks
+        self._wins = self._wins + 1 if is_new else 0
+        decided = not is_new or self._wins == self.settings.wins
+        if decided:
+            self._models.learn(best, self._evidence)
+            self._wins = 0
+        if decided and is_new:
             self._models.add()
             self._log_posterior = np.append(self._log_posterior, -np.inf)
         self._evidence = Evidence(len(self._evidence.counts))
+        return decided
 
     def frozen(self) -> "Frozen":
         """A recogniser of the tasks as they are now, which neither learns nor opens one."""
         if self._shape is None:
             raise RuntimeError("nothing was observed yet: call observe before frozen")
-        models = Multinomials(self.num_tasks, self._models.pixels, self.levels, self.prior)
+        models = Multinomials(
+            self.num_tasks, self._models.pixels, self.settings.levels, self.settings.prior
+        )
         models.counts[:] = self._models.counts[:-1]
         models.frames[:] = self._models.frames[:-1]
-        return Frozen(models, self._shape, self.side, switch=1 / (self.observations + 1))
+        return Frozen(models, self._shape, self.settings.side, switch=1 / (self.observations + 1))
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain values."""
-        state: dict[str, Any] = {"settings": dict(self.settings), "shape": None}
+        settings = asdict(self.settings)
         if self._shape is None:
-            return state
-        return state | {
+            return {"settings": settings, "shape": None}
+        return {
+            "settings": settings,
             "shape": list(self._shape),
             "observations": self.observations,
             "decided": self.decided,
+            "wins": self._wins,
             "log_posterior": torch.tensor(self._log_posterior),
             "counts": torch.tensor(self._models.counts[:-1]),
             "frames": torch.tensor(self._models.frames[:-1]),
@@ -122,17 +170,17 @@ class ForgetMeNot:
         """Go on from a state of a recogniser with the same settings."""
         if "settings" not in state:
             raise ValueError(f"expected the state of a ForgetMeNot, got the keys {list(state)[:3]}")
-        if state["settings"] != self.settings:
-            raise ValueError(
-                f"the state is of a recogniser with {state['settings']}, not {self.settings}"
-            )
-        loaded = ForgetMeNot(**state["settings"])
+        saved = Settings(**state["settings"])
+        if saved != self.settings:
+            raise ValueError(f"the state is of a recogniser with {saved}, not {self.settings}")
+        loaded = ForgetMeNot(**asdict(saved))
         if state["shape"] is not None:
             loaded._fill(state)
         self.__dict__.update(loaded.__dict__)
 
     def _fill(self, state: Mapping[str, Any]) -> None:
         self.observations, self.decided = state["observations"], state["decided"]
+        self._wins = state["wins"]
         self._log_posterior = state["log_posterior"].numpy().copy()
         self._expect(tuple(state["shape"]))
         self._models.counts[:-1] = state["counts"].numpy()
@@ -166,37 +214,5 @@ class Frozen:
         return int(self._log_posterior.argmax())
 
 
-def switch_matrix(states: int, switch: float) -> Floats:
-    """Γ: the state stays with probability 1 - `switch`, else goes to one of the others."""
-    matrix = np.full((states, states), switch / max(1, states - 1))
-    np.fill_diagonal(matrix, 1 - switch if states > 1 else 1)
-    return matrix
-
-
-def switched(log_p: Floats, switch: float) -> Floats:
-    """log Σ_c' Γ(c, c') p(c')."""
-    return _log_sum_exp(np.log(switch_matrix(len(log_p), switch)) + log_p)
-
-
-def normalized(log_p: Floats) -> Floats:
-    return log_p - _log_sum_exp(log_p)
-
-
-def _log_sum_exp(terms: Floats) -> Floats:
-    """Over the last axis."""
-    largest = terms.max(axis=-1)
-    total: Floats = largest + np.log(np.exp(terms - largest[..., None]).sum(axis=-1))
-    return total
-
-
 def _unlike(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
     return f"expected frames of shape {expected} as before, got {shape}"
-
-
-def _check_settings(levels: int, prior: float, window: int, side: int) -> None:
-    if not 2 <= levels <= 256:
-        raise ValueError(f"expected 2 to 256 levels, got {levels}")
-    if not (np.isfinite(prior) and prior > 0):
-        raise ValueError(f"expected a finite prior mass > 0, got {prior}")
-    if window < 1 or side < 1:
-        raise ValueError(f"expected window and side of at least 1, got {window} and {side}")

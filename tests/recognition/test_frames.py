@@ -1,0 +1,53 @@
+"""Frames are averaged down by whole squares and rounded to levels."""
+
+import numpy as np
+import pytest
+
+from ewc.recognition.frames import check_frame, downscaled, to_levels
+
+RANDOM = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "factor", "small"),
+    [
+        ((1, 84, 84), 2, (1, 42, 42)),
+        ((210, 160), 5, (42, 32)),
+        ((3, 7, 8), 2, (3, 3, 4)),
+    ],
+)
+def test_downscaling_takes_the_mean_over_squares(
+    shape: tuple[int, ...], factor: int, small: tuple[int, ...]
+) -> None:
+    frame = RANDOM.integers(0, 256, shape, dtype=np.uint8)
+    expected = np.empty(small)
+    for index in np.ndindex(*small):
+        row, column = (factor * i for i in index[-2:])
+        square = frame[(*index[:-2], slice(row, row + factor), slice(column, column + factor))]
+        expected[index] = np.floor(square.astype(np.float64).mean())
+    assert np.array_equal(downscaled(frame, max(small[-2:])), expected)
+
+
+def test_what_is_small_enough_stays_as_it_is() -> None:
+    frame = RANDOM.integers(0, 256, (10, 10, 10), dtype=np.uint8)
+    assert downscaled(frame, 42) is frame
+
+
+@pytest.mark.parametrize("levels", [2, 3, 8, 256])
+def test_levels_are_even_parts_of_the_range(levels: int) -> None:
+    frame = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    assert to_levels(frame, levels).tolist() == [value * levels // 256 for value in range(256)]
+
+
+@pytest.mark.parametrize(
+    ("frame", "error", "said"),
+    [
+        ([[1, 2]], TypeError, "expected a frame as a numpy array, got list"),
+        (np.zeros((4, 4)), TypeError, r"expected a frame of uint8 \(0 to 255\), got float64"),
+        (np.zeros(4, dtype=np.uint8), ValueError, r"got the shape \(4,\)"),
+        (np.zeros((0, 4), dtype=np.uint8), ValueError, r"got the shape \(0, 4\)"),
+    ],
+)
+def test_what_is_no_frame_is_refused(frame: object, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        check_frame(frame)

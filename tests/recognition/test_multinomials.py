@@ -1,0 +1,54 @@
+"""Dirichlet-multinomials over pixels, against products of fractions."""
+
+from math import log
+
+import numpy as np
+import pytest
+
+from ewc.recognition.multinomials import Evidence, Multinomials
+
+PIXELS, LEVELS, PRIOR = 3, 4, 0.5
+FRAMES = np.array([[0, 1, 2], [0, 1, 3], [0, 0, 2], [3, 1, 2]])
+
+
+def learned(models: Multinomials, model: int, frames: np.ndarray) -> None:
+    evidence = Evidence(PIXELS * LEVELS)
+    for frame in frames:
+        evidence.add(models.cells(frame))
+    models.learn(model, evidence)
+
+
+def slow_log_predictive(frame: np.ndarray, seen: np.ndarray) -> float:
+    return sum(
+        log((sum(other[x] == frame[x] for other in seen) + PRIOR / LEVELS) / (len(seen) + PRIOR))
+        for x in range(PIXELS)
+    )
+
+
+def test_a_frame_is_predicted_from_the_frames_learned() -> None:
+    models = Multinomials(2, PIXELS, LEVELS, PRIOR)
+    learned(models, 0, FRAMES[:3])
+    got = models.log_predictive(models.cells(FRAMES[3]))
+    expected = [slow_log_predictive(FRAMES[3], FRAMES[:3]), PIXELS * log(1 / LEVELS)]
+    assert got == pytest.approx(expected, rel=1e-6)
+
+
+def test_evidence_counts_as_if_every_model_had_learned_it() -> None:
+    models = Multinomials(2, PIXELS, LEVELS, PRIOR)
+    learned(models, 0, FRAMES[:1])
+    evidence = Evidence(PIXELS * LEVELS)
+    for frame in FRAMES[1:3]:
+        evidence.add(models.cells(frame))
+    got = models.log_predictive(models.cells(FRAMES[3]), evidence)
+    expected = [slow_log_predictive(FRAMES[3], seen) for seen in (FRAMES[:3], FRAMES[1:3])]
+    assert got == pytest.approx(expected, rel=1e-6)
+    assert models.frames.tolist() == [1, 0]
+
+
+def test_an_added_model_is_untouched() -> None:
+    models = Multinomials(1, PIXELS, LEVELS, PRIOR)
+    learned(models, 0, FRAMES)
+    models.add()
+    assert len(models) == 2
+    assert models.counts[0].sum() == FRAMES.size
+    assert not models.counts[1].any()
