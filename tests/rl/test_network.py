@@ -38,7 +38,8 @@ def test_every_layer_is_wx_plus_b_times_g(name: str) -> None:
             y = F.conv2d(x, weight, stride=layer.stride)
             y = (y + bias.view(1, -1, 1, 1)) * gain.view(1, -1, 1, 1)
         else:
-            y = (x.flatten(1) @ weight.T + bias) * gain
+            flat = x.permute(0, 2, 3, 1).flatten(1) if x.dim() == 4 else x
+            y = (flat @ weight.T + bias) * gain
         x = y if number == last else y.clamp(min=0)
     torch.testing.assert_close(network(some_states(name)), x)
 

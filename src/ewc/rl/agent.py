@@ -97,8 +97,8 @@ class Agent:
 
     def td_targets(self, batch: Batch) -> Tensor:
         """y, which no gradient flows through."""
-        next_states = self._tensor(batch.next_states)
         with torch.no_grad():
+            next_states = self.network.scaled(self._tensor(batch.next_states))
             values = self.target(next_states)
             chooser = self.network(next_states) if self.settings.double else values
             best = values.gather(1, chooser.argmax(1, keepdim=True)).squeeze(1)
@@ -118,7 +118,7 @@ class Agent:
         loss.backward()
         # The reference implementation clips the sum over a minibatch where we have the mean.
         limit = self.settings.max_gradient_norm / self.settings.batch_size
-        nn.utils.clip_grad_norm_(self.network.parameters(), limit)
+        nn.utils.clip_grad_norm_(self.optimizer.param_groups[0]["params"], limit)
         self.optimizer.step()
         return float(loss.detach())
 

@@ -97,12 +97,18 @@ class QNetwork(nn.Module):
             )
         self.context = context
 
-    def forward(self, states: Tensor) -> Tensor:
-        """Q(s, ·) of states [n, channels, height, width] with values 0..255."""
-        # Dividing here and not in the replay memory: a state is stored in a quarter of the room.
+    def scaled(self, states: Tensor) -> Tensor:
+        """States with values 0..255 as numbers from 0 to 1.
+
+        Done here and not in the replay memory, where a state takes a quarter of the room as it is.
+        """
         dtype = self.layers[0].weight.dtype
         assert isinstance(dtype, torch.dtype)
-        x = states.to(dtype, memory_format=torch.channels_last) / 255
+        return states.to(dtype, memory_format=torch.channels_last).mul_(1 / 255)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Q(s, ·) of states [n, channels, height, width], as bytes or `scaled` already."""
+        x = self.scaled(states) if states.dtype == torch.uint8 else states
         own = self.contexts[self.context]
         assert isinstance(own, Context)
         last = len(self.layers) - 1
@@ -110,7 +116,9 @@ class QNetwork(nn.Module):
             zip(self.layers, own.gains, own.biases, strict=True)
         ):
             if isinstance(layer, nn.Linear):
-                x = (layer(x.flatten(1)) + bias) * gain
+                # In the order the numbers lie in, channels last, flattening costs nothing.
+                flat = x.movedim(1, -1).flatten(1)
+                x = (layer(flat) + bias) * gain
             else:
                 x = (layer(x) + bias[:, None, None]) * gain[:, None, None]
             if number < last:
