@@ -33,7 +33,7 @@ class Perturbations(Playing):
 
     name = "perturbation"
     presets: ClassVar[Presets] = {
-        "quick": {**MINATAR, "segment_steps": 20_000, "scales": (0.003, 0.01, 0.03, 0.1)},
+        "quick": {**MINATAR, "segment_steps": 20_000, "scales": (0.01, 0.05, 0.2, 0.5)},
         "laptop": {**MINATAR, "segment_steps": 80_000, "seeds": 3},
         "atari-small": {
             **ATARI_SMALL,
@@ -51,7 +51,7 @@ class Perturbations(Playing):
         get_args(Shape), "shapes of the noise", choices=get_args(Shape)
     )
     scales: tuple[float, ...] = option(
-        (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1),
+        (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
         "sizes of the noise: its root mean square over all weights",
         low=0,
     )
