@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import fisher, peak, step, training
+from benchmarks import fisher, games, peak, step, training
 from benchmarks.libraries import MissingLibrary
 from benchmarks.tables import Table, as_json, machine, print_table
 from benchmarks.timing import one_thread
@@ -17,6 +17,7 @@ BENCHMARKS = {
     "memory": peak.tables,
     "step": step.tables,
     "training": training.tables,
+    "games": games.tables,
 }
 
 

@@ -31,6 +31,7 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "difference": "{:.0e}".format,
     "megabytes": "{:,.0f}".format,
     "samples a second": "{:,.0f}".format,
+    "steps a second": "{:,.0f}".format,
     "share": "{:.1%}".format,
 }
 

@@ -10,11 +10,11 @@ import torch
 from tiny import OPTIONS, write_data
 from torch import nn
 
+from ewc.seeding import generator
 from ewc.supervised.data import load
 from ewc.supervised.network import accuracy, mlp
 from ewc.supervised.permuted import PermutedTasks
 from ewc.supervised.recipe import METHODS, Recipe, learning_rate
-from ewc.supervised.seeding import generator
 from ewc.supervised.training import Learner
 
 RECIPE = {name: OPTIONS[name] for name in OPTIONS if not name.endswith("_samples")}

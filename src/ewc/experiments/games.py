@@ -10,7 +10,7 @@ from ewc.rl.continual import make_continual
 from ewc.rl.schedule import segments
 from ewc.runs.engine import Part
 from ewc.runs.errors import RunError
-from ewc.supervised.seeding import derive_seed
+from ewc.seeding import derive_seed
 
 from .config import Presets, option
 from .playing import ATARI_SMALL, MINATAR, SINGLE, Playing, check_game, file_name, make_part
@@ -62,11 +62,11 @@ class Games(Playing):
             **MINATAR,
             "games": (
                 "minatar/breakout",
+                "minatar/space_invaders:rotate90,actions1,channels1",
+                "minatar/breakout:rotate180,actions2,channels2",
                 "minatar/space_invaders",
-                "minatar/breakout:rotate90,actions1,channels1",
-                "minatar/space_invaders:rotate90,actions2,channels2",
             ),
-            "segment_steps": 40_000,
+            "segment_steps": 20_000,
             "seeds": 3,
         },
         "atari-small": {

@@ -8,8 +8,8 @@ import numpy as np
 
 from ewc.runs.engine import Part
 from ewc.runs.errors import RunError
+from ewc.seeding import derive_seed
 from ewc.supervised.recipe import METHODS
-from ewc.supervised.seeding import derive_seed
 
 from .config import Presets, option
 from .permuted_mnist import PAPER, PermutedMnist, make_learner

@@ -21,7 +21,7 @@ from ewc.rl.settings import Settings
 from ewc.rl.testing import play
 from ewc.runs.engine import Part
 from ewc.runs.errors import RunError
-from ewc.supervised.seeding import derive_seed, generator
+from ewc.seeding import derive_seed, generator
 
 from .config import Presets, option
 from .playing import ATARI_SMALL, MINATAR, SINGLE, Playing, check_game, file_name, make_part

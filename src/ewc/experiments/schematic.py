@@ -16,7 +16,7 @@ from torch.nn.functional import mse_loss
 
 from ewc.memory import EWC
 from ewc.runs.engine import Part
-from ewc.supervised.seeding import generator
+from ewc.seeding import generator
 
 from .config import Config, Presets, option
 

@@ -15,7 +15,7 @@ import torch
 
 from ewc.importance.shape import shaped, trace
 from ewc.recognition import ForgetMeNot
-from ewc.supervised.seeding import derive_seed
+from ewc.seeding import derive_seed
 
 from .agent import Agent
 from .consolidation import importance
@@ -148,7 +148,7 @@ class ContinualLearner:
     def _end_segment(self) -> None:
         states = self.replays[self.agent.context].spread_states(LANDMARK_STATES)
         self.landmarks[self._game] = Landmark.set_up(self.agent, states)
-        self.segment += 1
+        self.segment, self.row = self.segment + 1, 0
         self.tested = False
         self.pending.clear()
         if self.segment < len(self.schedule):

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ewc.supervised.seeding import derive_seed
+from ewc.seeding import derive_seed
 
 from .agent import Agent
 from .games import Game

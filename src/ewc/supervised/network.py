@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from ewc.seeding import derive_seed
+
 from .data import CLASSES, PIXELS
-from .seeding import derive_seed
 
 INPUT_DROPOUT, HIDDEN_DROPOUT = 0.2, 0.5
 

@@ -9,8 +9,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from ewc.seeding import generator
+
 from .data import PIXELS, SIDE, Data, Split
-from .seeding import generator
 
 
 def permutation(seed: int, task: int, square: int = SIDE) -> Tensor:

@@ -14,12 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ewc.memory import EWC
+from ewc.seeding import derive_seed, generator
 
 from .data import Split
 from .network import accuracy, mlp
 from .permuted import PermutedTasks
 from .recipe import METHODS, Recipe, learning_rate, make_optimizer
-from .seeding import derive_seed, generator
 from .solution import EarlyStopping, WeightAverage
 
 FISHER_BATCH = 500
