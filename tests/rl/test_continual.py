@@ -139,7 +139,7 @@ def test_epsilon_falls_on_each_task_s_own_timer() -> None:
         if learner.segment == 1 and learner.row > 0:
             break
     assert learner.timers[0] == 400
-    assert learner._epsilon() > 0.5  # the second task has just begun
+    assert learner._epsilon() == pytest.approx(1 - 0.99 * learner.timers[1] / 200)
     learner.agent.enter(0)
     assert learner._epsilon() == pytest.approx(0.01)
 

@@ -71,7 +71,7 @@ class ForgetMeNot:
         levels: int = 16,
         prior: float = 1.0,
         window: int = 4,
-        wins: int = 2,
+        wins: int = 3,
         side: int = 42,
     ) -> None:
         self.settings = Settings(levels, prior, window, wins, side)
