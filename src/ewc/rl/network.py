@@ -71,7 +71,6 @@ class QNetwork(nn.Module):
         self.contexts = nn.ModuleList()
         self.context = 0
         self._draw_weights(torch.Generator().manual_seed(seed))
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     @torch.no_grad()
     def _draw_weights(self, generator: torch.Generator) -> None:
