@@ -124,13 +124,13 @@ def test_forget_me_not_finds_the_games_by_itself() -> None:
 def test_held_back_rows_reach_the_replay_of_the_task_decided() -> None:
     learner = make_continual(config("ewc-fmn"))
     for _ in learner.run():
-        stored = sum(replay.written for replay in learner.replays.values())
-        assert len(learner.pending) < learner.settings.window + 1
+        stored = sum(replay.written for replay in learner.experience.replays.values())
+        assert len(learner.experience.pending) < learner.settings.window + 1
         if learner.segment == 0:
-            assert stored + len(learner.pending) == learner.row
+            assert stored + len(learner.experience.pending) == learner.row
         elif learner.segment == 1 and learner.row > 40:
             break
-    assert len(learner.replays) >= 2
+    assert len(learner.experience.replays) >= 2
 
 
 def test_epsilon_falls_on_each_task_s_own_timer() -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ewc.perturbation import Shape, perturbed
 from ewc.rl.consolidation import importance
 from ewc.rl.continual import ContinualLearner
+from ewc.rl.games import make_game
 from ewc.rl.scores import normalized
 from ewc.rl.settings import Settings
 from ewc.rl.testing import play
@@ -115,7 +116,7 @@ class NoiseLearner(ContinualLearner):
     def _fisher(self) -> dict[str, Tensor]:
         """At the end of training, which is the same however often the run was resumed."""
         random = np.random.default_rng(derive_seed(self.seed, "noise fisher"))
-        settings, replay = self.settings, self.replays[self.agent.context]
+        settings, replay = self.settings, self.experience.replays[self.agent.context]
         batches = (
             replay.sample(settings.batch_size, random) for _ in range(settings.fisher_batches)
         )
@@ -139,7 +140,10 @@ class NoiseLearner(ContinualLearner):
             # The episodes run side by side and share each step's draw.
             played = play(
                 self.agent,
-                [self._make_game(game) for _ in range(self.noise["noise_episodes"])],
+                [
+                    make_game(game, self.settings.size, self.settings.max_episode_steps)
+                    for _ in range(self.noise["noise_episodes"])
+                ],
                 lambda frame: context,
                 epsilon=self.settings.test_epsilon,
                 seed=derive_seed(self.seed, "noise episodes"),

@@ -20,15 +20,14 @@ from ewc.seeding import derive_seed
 from .agent import Agent
 from .consolidation import importance
 from .environments import Environments
-from .games import Game, make_game
-from .replay import Replay, Row
-from .scores import normalized
+from .experience import Experience
+from .games import make_game
+from .replay import Row
 from .settings import Settings
 from .tally import Tally
-from .testing import FrameStacks, Landmark, Played, play, write_clip
+from .testing import Examiner, FrameStacks, Recognize
 
 CHUNK = 32  # rows played between two yields
-LANDMARK_STATES = 256
 
 
 def make_continual(config: dict[str, Any]) -> "ContinualLearner":
@@ -55,14 +54,14 @@ class ContinualLearner:
         torch.set_flush_denormal(True)  # arithmetic on denormals is some twenty times slower
         self.seed, self.games, self.schedule, self.settings = seed, games, schedule, settings
         self.protected = arm.startswith("ewc")
-        game = self._make_game(schedule[0])
+        game = make_game(schedule[0], settings.size)
         self.frame_shape, num_actions = game.frame_shape, game.num_actions
         channels, *sides = self.frame_shape
         state_shape = (settings.history * channels, sides[0], sides[1])
         self.agent = Agent(settings, state_shape, num_actions, derive_seed(seed, "weights"))
         self.recognizer = _make_recognizer(settings) if arm == "ewc-fmn" else None
-        self.replays: dict[int, Replay] = {}
-        self.landmarks: dict[str, Landmark] = {}
+        self.experience = Experience(settings, self.frame_shape)
+        self.examiner = Examiner(games, settings)
         self.random = np.random.default_rng(derive_seed(seed, "actions"))
         self.segment = self.row = self.step = self.updates_owed = 0
         self.tested = False
@@ -70,21 +69,17 @@ class ContinualLearner:
         self.steps_in_game = dict.fromkeys(games, 0)
         self.timers: dict[int, int] = {}  # steps in each context
         self.unheld: dict[int, int] = {}  # steps since the context's well was dug
-        self.pending: list[Row] = []  # rows of a window whose task is not decided yet
-        self.broken = True  # the next row does not follow the last one stored
         self.outbox: list[dict[str, Any]] = []
         self.tally = Tally()
-        self._directory: Path | None = None
-        self._test_games: dict[str, list[Game]] = {}
         self._begin_segment()
 
     def keep_in(self, directory: Path) -> None:
         """Keep replay memories and clips in this directory."""
-        self._directory = directory
+        self.experience.directory = self.examiner.directory = directory
 
     @property
     def needs_saving(self) -> bool:
-        return any(replay.nearly_full for replay in self.replays.values())
+        return self.experience.needs_saving
 
     @property
     def progress(self) -> float:
@@ -115,7 +110,7 @@ class ContinualLearner:
     def _begin_segment(self) -> None:
         settings = self.settings
         self.row = 0
-        self.broken = True
+        self.experience.break_off()
         self.environments = Environments(
             self._game,
             settings.environments,
@@ -146,11 +141,11 @@ class ContinualLearner:
         }
 
     def _end_segment(self) -> None:
-        states = self.replays[self.agent.context].spread_states(LANDMARK_STATES)
-        self.landmarks[self._game] = Landmark.set_up(self.agent, states)
+        replay = self.experience.replays[self.agent.context]
+        self.examiner.set_landmark(self._game, self.agent, replay)
         self.segment, self.row = self.segment + 1, 0
         self.tested = False
-        self.pending.clear()
+        self.experience.pending.clear()
         if self.segment < len(self.schedule):
             self._begin_segment()
 
@@ -166,9 +161,10 @@ class ContinualLearner:
         frames, fresh = environments.frames.copy(), environments.fresh.copy()
         outcome = environments.step(actions)
         rewards = outcome.rewards.clip(-1, 1)
-        self.pending.append(Row(frames, actions, rewards, outcome.terminal, outcome.cut, fresh))
+        row = Row(frames, actions, rewards, outcome.terminal, outcome.cut, fresh)
+        self.experience.hold(row)
         if decided:
-            self._store(self.agent.context)
+            self.experience.store(self.agent.context)
         self._count(outcome.scores, epsilon)
         self._learn()
 
@@ -185,7 +181,7 @@ class ContinualLearner:
         """Leave a task for another: dig the well of the one, leave out that of the other."""
         self._dig_well()
         self.agent.enter(context)
-        self.broken = True
+        self.experience.break_off()
 
     def _dig_well(self) -> None:
         """The well of the present context, if it was played long enough."""
@@ -194,7 +190,7 @@ class ContinualLearner:
         if not (self.protected and long_enough and self.unheld[left] >= settings.min_visit):
             return
         random = np.random.default_rng(derive_seed(self.seed, "fisher", self.step))
-        replay = self.replays[left]
+        replay = self.experience.replays[left]
         batches = (
             replay.sample(settings.batch_size, random) for _ in range(settings.fisher_batches)
         )
@@ -213,28 +209,6 @@ class ContinualLearner:
                 "wells": len(self.agent.memory.tasks),
             }
         )
-
-    def _store(self, context: int) -> None:
-        replay = self._replay(context)
-        for row in self.pending:
-            replay.append(row, after_gap=self.broken)
-            self.broken = False
-        self.pending.clear()
-
-    def _replay(self, context: int) -> Replay:
-        if context not in self.replays:
-            settings = self.settings
-            file = self._directory / f"replay-{context}.rows" if self._directory else None
-            self.replays[context] = Replay(
-                settings.replay_capacity,
-                settings.environments,
-                self.frame_shape,
-                history=settings.history,
-                n_step=settings.n_step,
-                discount=settings.discount,
-                file=file,
-            )
-        return self.replays[context]
 
     def _epsilon(self) -> float:
         """ε falls from 1 to its end on the present context's own timer."""
@@ -256,7 +230,7 @@ class ContinualLearner:
         self.tally.count(context, copies, scores, epsilon)
 
     def _learn(self) -> None:
-        replay = self.replays.get(self.agent.context)
+        replay = self.experience.replays.get(self.agent.context)
         while self.updates_owed >= self.settings.update_every:
             self.updates_owed -= self.settings.update_every
             if replay is not None and len(replay) >= self.settings.min_history:
@@ -265,48 +239,27 @@ class ContinualLearner:
 
     def _test(self) -> dict[str, Any]:
         """Play every game without learning, and see how far the network has drifted."""
-        last = self.segment == len(self.schedule)
-        scores: dict[str, list[float]] = {}
-        for game in self.games:
-            played = self._test_on(game)
-            scores[game] = played.scores
-            if last and self._directory is not None:
-                write_clip(self._directory, game, played.frames)
-        drift = {game: mark.drift(self.agent) for game, mark in self.landmarks.items()}
         return {
             "kind": "test",
             "step": self.step,
             "segment": self.segment,
             "game": self.schedule[self.segment - 1] if self.segment else None,
             "steps_in": dict(self.steps_in_game),
-            "scores": scores,
-            "normalized": {
-                game: normalized(game, float(np.mean(values))) for game, values in scores.items()
-            },
-            "agreement": {game: agreement for game, (agreement, _) in drift.items()},
-            "regret": {game: regret for game, (_, regret) in drift.items()},
+            **self.examiner.test(
+                self.agent,
+                self._recognize_in,
+                seed=self.seed,
+                segment=self.segment,
+                clips=self.segment == len(self.schedule),
+            ),
         }
 
-    def _test_on(self, game: str) -> Played:
-        if game not in self._test_games:
-            copies = range(self.settings.test_episodes)
-            self._test_games[game] = [self._make_game(game) for _ in copies]
-        context = self.context_of.get(game, self.agent.context)
-        recognize = (
-            (lambda frame: context)
-            if self.recognizer is None or not self.timers
-            else self.recognizer.frozen().observe
-        )
-        return play(
-            self.agent,
-            self._test_games[game],
-            recognize,
-            epsilon=self.settings.test_epsilon,
-            seed=derive_seed(self.seed, "test", self.segment, game),
-        )
-
-    def _make_game(self, name: str) -> Game:
-        return make_game(name, self.settings.size, self.settings.max_episode_steps)
+    def _recognize_in(self, game: str) -> Recognize:
+        """How the context is found in a test: it is known, or told from the frames."""
+        if self.recognizer is None or not self.timers:
+            context = self.context_of.get(game, self.agent.context)
+            return lambda frame: context
+        return self.recognizer.frozen().observe
 
     def state_dict(self) -> dict[str, Any]:
         """All that the rest of the run depends on, as tensors and plain values."""
@@ -318,14 +271,8 @@ class ContinualLearner:
             "random": self.random.bit_generator.state,
             "agent": self.agent.state_dict(),
             "recognizer": self.recognizer.state_dict() if self.recognizer else {},
-            "replays": {str(context): one.state_dict() for context, one in self.replays.items()},
-            "pending": {
-                str(number): {
-                    name: torch.from_numpy(array) for name, array in row._asdict().items()
-                }
-                for number, row in enumerate(self.pending)
-            },
-            "landmarks": {game: mark._asdict() for game, mark in self.landmarks.items()},
+            "experience": self.experience.state_dict(),
+            "examiner": self.examiner.state_dict(),
             "stacks": torch.from_numpy(self.stacks.states),
             "environments": self.environments.state_dict(),
         }
@@ -345,13 +292,8 @@ class ContinualLearner:
         self.agent.load_state_dict(state["agent"])
         if self.recognizer is not None:
             self.recognizer.load_state_dict(state["recognizer"])
-        for context, saved in state["replays"].items():
-            self._replay(int(context)).load_state_dict(saved)
-        self.pending = [
-            Row(**{name: tensor.numpy() for name, tensor in row.items()})
-            for row in state["pending"].values()
-        ]
-        self.landmarks = {game: Landmark(**mark) for game, mark in state["landmarks"].items()}
+        self.experience.load_state_dict(state["experience"])
+        self.examiner.load_state_dict(state["examiner"])
         self.stacks.states[:] = state["stacks"].numpy()
         if segment < len(self.schedule):
             self.environments.load_state_dict(state["environments"])
@@ -359,7 +301,7 @@ class ContinualLearner:
 
 # Attributes of the learner that are plain values and change as it runs.
 _PLAIN = (
-    *("segment", "row", "step", "updates_owed", "tested", "broken"),
+    *("segment", "row", "step", "updates_owed", "tested"),
     *("context_of", "steps_in_game", "outbox"),
 )
 

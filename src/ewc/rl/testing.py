@@ -7,7 +7,7 @@ the greedy action of now was worth less, by the values of then.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,10 +17,14 @@ from torch import Tensor
 from ewc.seeding import derive_seed
 
 from .agent import Agent
-from .games import Game
+from .games import Game, make_game
+from .replay import Replay
+from .scores import normalized
+from .settings import Settings
 
 Recognize = Callable[[NDArray[np.uint8]], int]
 CLIP_FRAMES = 900
+LANDMARK_STATES = 256
 
 
 class Played(NamedTuple):
@@ -55,6 +59,68 @@ def play(
         alive = alive[[not (step.terminal or step.cut) for step in steps]]
     agent.show(context)
     return Played(scores.tolist(), shown)
+
+
+class Examiner:
+    """Tests an agent on all games; `directory` is where clips of it go."""
+
+    def __init__(self, games: list[str], settings: Settings) -> None:
+        self._games, self._settings = games, settings
+        self._copies: dict[str, list[Game]] = {}
+        self._landmarks: dict[str, Landmark] = {}
+        self.directory: Path | None = None
+
+    def test(
+        self,
+        agent: Agent,
+        recognize_in: Callable[[str], Recognize],
+        *,
+        seed: int,
+        segment: int,
+        clips: bool,
+    ) -> dict[str, Any]:
+        """Scores and drift of each game, as a part of a row of measurements."""
+        scores: dict[str, list[float]] = {}
+        for game in self._games:
+            played = play(
+                agent,
+                self._copies_of(game),
+                recognize_in(game),
+                epsilon=self._settings.test_epsilon,
+                seed=derive_seed(seed, "test", segment, game),
+            )
+            scores[game] = played.scores
+            if clips and self.directory is not None:
+                write_clip(self.directory, game, played.frames)
+        drift = {game: mark.drift(agent) for game, mark in self._landmarks.items()}
+        return {
+            "scores": scores,
+            "normalized": {
+                game: normalized(game, float(np.mean(values))) for game, values in scores.items()
+            },
+            "agreement": {game: agreement for game, (agreement, _) in drift.items()},
+            "regret": {game: regret for game, (_, regret) in drift.items()},
+        }
+
+    def _copies_of(self, game: str) -> list[Game]:
+        """As many copies as there are episodes; they are kept, since loading a game takes long."""
+        if game not in self._copies:
+            settings = self._settings
+            self._copies[game] = [
+                make_game(game, settings.size, settings.max_episode_steps)
+                for _ in range(settings.test_episodes)
+            ]
+        return self._copies[game]
+
+    def set_landmark(self, game: str, agent: Agent, replay: Replay) -> None:
+        """Note what the states of a game are worth now that it is left."""
+        self._landmarks[game] = Landmark.set_up(agent, replay.spread_states(LANDMARK_STATES))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {game: mark._asdict() for game, mark in self._landmarks.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._landmarks = {game: Landmark(**mark) for game, mark in state.items()}
 
 
 class FrameStacks:
