@@ -21,7 +21,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     names = ["schematic", "learning-curves", "many-tasks", "fisher-overlap", "strength"]
-    names += ["games", "perturbation"]
+    names += ["games", "perturbation", "recognition"]
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == names
 
 

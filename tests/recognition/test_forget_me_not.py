@@ -29,7 +29,10 @@ class Worlds:
 class SlowForgetMeNot:
     """The process as the appendix tells it: models are updated in the window and reverted."""
 
-    def __init__(self, levels: int, prior: float, window: int, wins: int) -> None:
+    def __init__(
+        self, levels: int, prior: float, window: int, wins: int, independent: float
+    ) -> None:
+        self.independent = independent
         self.levels, self.prior, self.window, self.needed = levels, prior, window, wins
         self.learned: list[list[list[int]]] = [[], []]  # frames of each model, the last is held out
         self.p = [0.5, 0.5]
@@ -38,9 +41,13 @@ class SlowForgetMeNot:
 
     def predict(self, frame: list[int], seen: list[list[int]]) -> float:
         a = self.prior / self.levels
-        return sum(
-            log((sum(other[x] == frame[x] for other in seen) + a) / (len(seen) + self.prior))
-            for x in range(len(frame))
+        return (
+            self.independent
+            / len(frame)
+            * sum(
+                log((sum(other[x] == frame[x] for other in seen) + a) / (len(seen) + self.prior))
+                for x in range(len(frame))
+            )
         )
 
     def observe(self, image: np.ndarray) -> tuple[int, list[float]]:
@@ -76,7 +83,13 @@ class SlowForgetMeNot:
 
 @pytest.mark.parametrize(("window", "wins"), [(1, 1), (3, 1), (4, 2), (2, 3)])
 def test_it_follows_the_equations(window: int, wins: int) -> None:
-    settings: dict[str, Any] = {"levels": 4, "prior": 1.0, "window": window, "wins": wins}
+    settings: dict[str, Any] = {
+        "levels": 4,
+        "prior": 1.0,
+        "window": window,
+        "wins": wins,
+        "independent": 40,
+    }
     fast, slow = ForgetMeNot(**settings), SlowForgetMeNot(**settings)
     worlds = Worlds(3)
     for task in (0, 1, 0, 2, 1):
@@ -108,7 +121,7 @@ def test_new_tasks_are_opened_and_old_ones_known_again_at_once() -> None:
 
 
 def test_a_window_is_decided_when_it_ends_with_a_winner() -> None:
-    recognizer, worlds = ForgetMeNot(levels=4, window=4, wins=2), Worlds(2)
+    recognizer, worlds = ForgetMeNot(levels=4, prior=1.0, window=4, wins=2), Worlds(2)
     decided = []
     for task in (0, 1):
         for _ in range(12):
@@ -235,8 +248,9 @@ def test_a_state_that_does_not_fit_changes_nothing(state: dict[str, Any], said: 
     ("settings", "said"),
     [
         ({"levels": 1}, "expected 2 to 256 levels, got 1"),
-        ({"prior": 0.0}, "expected a finite prior mass > 0, got 0.0"),
-        ({"prior": float("nan")}, "expected a finite prior mass > 0, got nan"),
+        ({"prior": 0.0}, "expected a finite prior > 0, got 0.0"),
+        ({"prior": float("nan")}, "expected a finite prior > 0, got nan"),
+        ({"independent": 0}, "expected a finite independent > 0, got 0"),
         ({"window": 0}, "expected window of at least 1, got 0"),
         ({"wins": 0}, "expected wins of at least 1, got 0"),
         ({"side": 0}, "expected side of at least 1, got 0"),

@@ -7,7 +7,7 @@ import pytest
 
 from ewc.recognition.multinomials import Evidence, Multinomials
 
-PIXELS, LEVELS, PRIOR = 3, 4, 0.5
+PIXELS, LEVELS, PRIOR, INDEPENDENT = 3, 4, 0.5, 1.2
 FRAMES = np.array([[0, 1, 2], [0, 1, 3], [0, 0, 2], [3, 1, 2]])
 
 
@@ -19,22 +19,28 @@ def learned(models: Multinomials, model: int, frames: np.ndarray) -> None:
 
 
 def slow_log_predictive(frame: np.ndarray, seen: np.ndarray) -> float:
-    return sum(
-        log((sum(other[x] == frame[x] for other in seen) + PRIOR / LEVELS) / (len(seen) + PRIOR))
-        for x in range(PIXELS)
+    return (
+        INDEPENDENT
+        / PIXELS
+        * sum(
+            log(
+                (sum(other[x] == frame[x] for other in seen) + PRIOR / LEVELS) / (len(seen) + PRIOR)
+            )
+            for x in range(PIXELS)
+        )
     )
 
 
 def test_a_frame_is_predicted_from_the_frames_learned() -> None:
-    models = Multinomials(2, PIXELS, LEVELS, PRIOR)
+    models = Multinomials(2, PIXELS, LEVELS, PRIOR, INDEPENDENT)
     learned(models, 0, FRAMES[:3])
     got = models.log_predictive(models.cells(FRAMES[3]))
-    expected = [slow_log_predictive(FRAMES[3], FRAMES[:3]), PIXELS * log(1 / LEVELS)]
+    expected = [slow_log_predictive(FRAMES[3], FRAMES[:3]), INDEPENDENT * log(1 / LEVELS)]
     assert got == pytest.approx(expected, rel=1e-6)
 
 
 def test_evidence_counts_as_if_every_model_had_learned_it() -> None:
-    models = Multinomials(2, PIXELS, LEVELS, PRIOR)
+    models = Multinomials(2, PIXELS, LEVELS, PRIOR, INDEPENDENT)
     learned(models, 0, FRAMES[:1])
     evidence = Evidence(PIXELS * LEVELS)
     for frame in FRAMES[1:3]:
@@ -46,9 +52,15 @@ def test_evidence_counts_as_if_every_model_had_learned_it() -> None:
 
 
 def test_an_added_model_is_untouched() -> None:
-    models = Multinomials(1, PIXELS, LEVELS, PRIOR)
+    models = Multinomials(1, PIXELS, LEVELS, PRIOR, INDEPENDENT)
     learned(models, 0, FRAMES)
     models.add()
     assert len(models) == 2
     assert models.counts[0].sum() == FRAMES.size
     assert not models.counts[1].any()
+
+
+def test_a_frame_counts_as_no_more_pixels_than_it_has() -> None:
+    models = Multinomials(1, PIXELS, LEVELS, PRIOR, independent=100)
+    got = models.log_predictive(models.cells(FRAMES[0]))
+    assert got == pytest.approx([PIXELS * log(1 / LEVELS)], rel=1e-6)

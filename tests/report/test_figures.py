@@ -104,6 +104,21 @@ def make_perturbation(path: Path) -> RunDirectory:
     return write_run(path, {"experiment": "perturbation", "game": "Pong"}, parts)
 
 
+def make_recognition(path: Path) -> RunDirectory:
+    def segment(game: str, runs: list[list[int]]) -> dict[str, Any]:
+        steps = sum(length for _, length in runs)
+        labels = {"observed": runs, "decided": [[runs[-1][0], steps]]}
+        return {"kind": "segment", "game": game, "steps": steps, "milliseconds": 0.125, **labels}
+
+    rows = [
+        segment("Pong", [[0, 100]]),
+        segment("Boxing", [[0, 20], [1, 80]]),
+        segment("Pong", [[1, 4], [0, 86], [2, 10]]),
+    ]
+    config = {"experiment": "recognition", "games": ["Pong", "Boxing"]}
+    return write_run(path, config, {"seed0": ({}, rows)})
+
+
 @pytest.mark.parametrize(
     ("make", "shown"),
     [
@@ -112,6 +127,7 @@ def make_perturbation(path: Path) -> RunDirectory:
         (make_strength, ["proximal", "87.50 ± 3.54"]),
         (make_fisher_overlap, ["26×26", "25.00", "50.00"]),
         (make_schematic, ["EWC", "0.125", "0.500"]),
+        (make_recognition, ["92.00", "3.00", "1.50", "12.00", "0.12"]),
         (make_perturbation, ["inverse Fisher", "100.25 ± 0.35", "59.65 ± 0.35", "18.25 ± 0.35"]),
     ],
 )

@@ -6,6 +6,7 @@ from .games import Games
 from .learning_curves import LearningCurves
 from .many_tasks import ManyTasks
 from .perturbation import Perturbations
+from .recognition import Recognition
 from .schematic import Schematic
 from .strength import Strength
 
@@ -13,6 +14,6 @@ EXPERIMENTS: dict[str, type[Config]] = {
     experiment.name: experiment
     for experiment in (
         *(Schematic, LearningCurves, ManyTasks, FisherOverlap, Strength),
-        *(Games, Perturbations),
+        *(Games, Perturbations, Recognition),
     )
 }

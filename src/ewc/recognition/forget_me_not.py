@@ -11,9 +11,11 @@ frames, and one more model is held out untouched. Time is cut into windows. With
 models predict as if they had learned the frames since its start; at its end the most probable one
 keeps them and the others are as before. If that is the held-out model, it becomes a new task.
 
-One addition: the held-out model must win a few windows in a row to become a task, and until then
-nobody keeps the frames. Its first win is often a window in which the task changed, whose mixture of
-frames is like nothing known and would become a task of its own that never comes back.
+Two additions. The pixels of a frame count as only a few independent ones (see `multinomials`): that
+makes every model less sure, and the recogniser less ready to leave a task or to open one. And the
+held-out model must win several windows in a row to become a task; until then nobody keeps the
+frames. Its first win is often a window in which the task changed, whose mixture of frames is like
+nothing known and would become a task that never comes back.
 """
 
 import math
@@ -38,13 +40,16 @@ class Settings:
     prior: float
     window: int
     wins: int
+    independent: float
     side: int
 
     def __post_init__(self) -> None:
         if not 2 <= self.levels <= 256:
             raise ValueError(f"expected 2 to 256 levels, got {self.levels}")
-        if not (math.isfinite(self.prior) and self.prior > 0):
-            raise ValueError(f"expected a finite prior mass > 0, got {self.prior}")
+        for name in ("prior", "independent"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"expected a finite {name} > 0, got {value}")
         for name in ("window", "wins", "side"):
             if getattr(self, name) < 1:
                 raise ValueError(f"expected {name} of at least 1, got {getattr(self, name)}")
@@ -57,9 +62,10 @@ class ForgetMeNot:
         task = recognizer.observe(frame)  # uint8 [..., height, width]
 
     `levels` a pixel is rounded to, `prior` Dirichlet mass a pixel, `window` observations a window,
-    `wins` windows in a row that the held-out model wins before it becomes a task. Frames larger
-    than `side` are averaged down to it. More levels and less prior mass open tasks sooner; the
-    other way, tasks that look alike become one.
+    `wins` windows in a row that the held-out model wins before it becomes a task, `independent`
+    pixels that a frame counts as. Frames larger than `side` are averaged down to it. Tasks are
+    opened sooner with less prior mass, fewer wins and more independent pixels; the other way, tasks
+    that look alike become one.
 
     `decided` is true when a window has just ended with a winner: the frames since the last time
     belong to the task returned.
@@ -72,9 +78,10 @@ class ForgetMeNot:
         prior: float = 1.0,
         window: int = 4,
         wins: int = 3,
+        independent: float = 1e9,
         side: int = 42,
     ) -> None:
-        self.settings = Settings(levels, prior, window, wins, side)
+        self.settings = Settings(levels, prior, window, wins, independent, side)
         self.observations = 0
         self.decided = False
         self._wins = 0  # windows in a row that the held-out model has won
@@ -117,10 +124,12 @@ class ForgetMeNot:
         """Set up the models for frames of this shape."""
         self._shape = shape
         pixels = downscaled(np.zeros(shape, dtype=np.uint8), self.settings.side).size
-        self._models = Multinomials(
-            self.num_tasks + 1, pixels, self.settings.levels, self.settings.prior
-        )
+        self._models = self._multinomials(self.num_tasks + 1, pixels)
         self._evidence = Evidence(pixels * self.settings.levels)
+
+    def _multinomials(self, models: int, pixels: int) -> Multinomials:
+        settings = self.settings
+        return Multinomials(models, pixels, settings.levels, settings.prior, settings.independent)
 
     def _end_window(self) -> bool:
         """Give the window to its winner; false if that may not be a task yet."""
@@ -141,9 +150,7 @@ class ForgetMeNot:
         """A recogniser of the tasks as they are now, which neither learns nor opens one."""
         if self._shape is None:
             raise RuntimeError("nothing was observed yet: call observe before frozen")
-        models = Multinomials(
-            self.num_tasks, self._models.pixels, self.settings.levels, self.settings.prior
-        )
+        models = self._multinomials(self.num_tasks, self._models.pixels)
         models.counts[:] = self._models.counts[:-1]
         models.frames[:] = self._models.frames[:-1]
         return Frozen(models, self._shape, self.settings.side, switch=1 / (self.observations + 1))

@@ -1,9 +1,11 @@
 """Generative models of frames: for each, a Dirichlet-multinomial at every pixel.
 
-    p(o | model) = Π_x (n(x, o_x) + A/L) / (N + A)
+    log p(o | model) = M/P Σ_x log[(n(x, o_x) + A/L) / (N + A)]
 
 where n(x, l) counts the frames in which pixel x had level l of L, N is the number of frames, and A
-is the mass of the uniform prior.
+is the mass of the uniform prior. The sum over the P pixels takes them for independent; they are
+far from it, and a frame tells only as much as some M independent pixels would. With M = P, as in
+the paper, a slightly new screen is overwhelming evidence for a new task.
 """
 
 import numpy as np
@@ -29,10 +31,13 @@ class Multinomials:
     frames: the number of frames that each model has learned, float64 [models].
     """
 
-    def __init__(self, models: int, pixels: int, levels: int, prior: float) -> None:
+    def __init__(
+        self, models: int, pixels: int, levels: int, prior: float, independent: float
+    ) -> None:
         self.counts = np.zeros((models, pixels * levels), dtype=np.float32)
         self.frames = np.zeros(models)
         self.prior, self.levels, self.pixels = prior, levels, pixels
+        self.weight = min(1.0, independent / pixels)
         self._first_cells = np.arange(pixels) * levels
 
     def __len__(self) -> int:
@@ -55,7 +60,7 @@ class Multinomials:
         np.log(counts, out=counts)
         total: NDArray[np.float64] = counts.sum(axis=1, dtype=np.float64)
         total -= self.pixels * np.log(frames)
-        return total
+        return np.multiply(total, self.weight)
 
     def learn(self, model: int, evidence: Evidence) -> None:
         self.counts[model] += evidence.counts

@@ -11,7 +11,7 @@ from ewc.runs.errors import RunError
 
 EXPERIMENTS = (
     *("schematic", "learning-curves", "many-tasks", "fisher-overlap", "strength"),
-    *("games", "perturbation"),
+    *("games", "perturbation", "recognition"),
 )
 
 
