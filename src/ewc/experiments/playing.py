@@ -38,6 +38,7 @@ MINATAR: dict[str, Any] = {
     "floor": 0.1,
     "normalize": 100.0,
     "ewc_start": 0,
+    "levels": 2,  # a cell is empty or not
     "report_every": 2_000,
 }
 
