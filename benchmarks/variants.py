@@ -19,7 +19,7 @@ from ewc.supervised.training import FISHER_BATCH, Learner
 
 RECIPE: dict[str, Any] = {
     "tasks": 10,
-    "epochs": 2,
+    "epochs": 1,
     "batch_size": 64,
     "lr": 0.1,
     "average": 0.5,
