@@ -38,7 +38,10 @@ MINATAR: dict[str, Any] = {
     "floor": 0.1,
     "normalize": 100.0,
     "ewc_start": 0,
-    "levels": 2,  # a cell is empty or not
+    "levels": 2,  # a cell is empty or not, and says more than a pixel of a picture
+    "prior": 1.0,
+    "wins": 3,
+    "independent": 1e9,
     "report_every": 2_000,
 }
 
@@ -129,6 +132,10 @@ class Playing(Config):
     levels: int = option(Settings.levels, "grey levels the recogniser tells apart", low=2, high=256)
     prior: float = option(Settings.prior, "Dirichlet mass a pixel of the recogniser", low=0)
     window: int = option(Settings.window, "observations a window of the recogniser", low=1)
+    wins: int = option(Settings.wins, "windows in a row that open a task", low=1)
+    independent: float = option(
+        Settings.independent, "independent pixels that a frame counts as in the recogniser", low=0
+    )
 
     segment_steps: int = option(Settings.segment_steps, "steps a segment of the schedule", low=1)
     test_episodes: int = option(Settings.test_episodes, "episodes a game and test", low=1)

@@ -307,7 +307,8 @@ _PLAIN = (
 
 
 def _make_recognizer(settings: Settings) -> ForgetMeNot:
-    return ForgetMeNot(levels=settings.levels, prior=settings.prior, window=settings.window)
+    names = ("levels", "prior", "window", "wins", "independent")
+    return ForgetMeNot(**{name: getattr(settings, name) for name in names})
 
 
 def _with_text_keys(counts: dict[int, int]) -> dict[str, int]:

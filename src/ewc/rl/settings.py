@@ -68,9 +68,11 @@ class Settings:
     min_visit: int = 1_000  # steps since it was dug before it is dug anew: not for a passing doubt
 
     # task recognition
-    levels: int = 8  # grey levels a pixel is rounded to
-    prior: float = 1.0  # Dirichlet mass a pixel
+    levels: int = 16  # grey levels a pixel is rounded to
+    prior: float = 0.1  # Dirichlet mass a pixel
     window: int = 4  # observations a window
+    wins: int = 2  # windows in a row that open a task
+    independent: float = 12.0  # pixels that a frame counts as
 
     # schedule and tests
     segment_steps: int = 1_000_000
