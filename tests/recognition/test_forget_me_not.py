@@ -248,9 +248,9 @@ def test_a_state_that_does_not_fit_changes_nothing(state: dict[str, Any], said: 
     ("settings", "said"),
     [
         ({"levels": 1}, "expected 2 to 256 levels, got 1"),
-        ({"prior": 0.0}, "expected a finite prior > 0, got 0.0"),
-        ({"prior": float("nan")}, "expected a finite prior > 0, got nan"),
-        ({"independent": 0}, "expected a finite independent > 0, got 0"),
+        ({"prior": 0.0}, "expected a finite prior mass > 0, got 0.0"),
+        ({"prior": float("nan")}, "expected a finite prior mass > 0, got nan"),
+        ({"independent": 0}, "expected independent > 0, got 0"),
         ({"window": 0}, "expected window of at least 1, got 0"),
         ({"wins": 0}, "expected wins of at least 1, got 0"),
         ({"side": 0}, "expected side of at least 1, got 0"),

@@ -46,10 +46,10 @@ class Settings:
     def __post_init__(self) -> None:
         if not 2 <= self.levels <= 256:
             raise ValueError(f"expected 2 to 256 levels, got {self.levels}")
-        for name in ("prior", "independent"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"expected a finite {name} > 0, got {value}")
+        if not (math.isfinite(self.prior) and self.prior > 0):
+            raise ValueError(f"expected a finite prior mass > 0, got {self.prior}")
+        if not self.independent > 0:
+            raise ValueError(f"expected independent > 0, got {self.independent}")
         for name in ("window", "wins", "side"):
             if getattr(self, name) < 1:
                 raise ValueError(f"expected {name} of at least 1, got {getattr(self, name)}")
@@ -63,9 +63,9 @@ class ForgetMeNot:
 
     `levels` a pixel is rounded to, `prior` Dirichlet mass a pixel, `window` observations a window,
     `wins` windows in a row that the held-out model wins before it becomes a task, `independent`
-    pixels that a frame counts as. Frames larger than `side` are averaged down to it. Tasks are
-    opened sooner with less prior mass, fewer wins and more independent pixels; the other way, tasks
-    that look alike become one.
+    pixels that a frame counts as (at most all of them, as in the paper). Frames larger than `side`
+    are averaged down to it. Tasks are opened sooner with less prior mass, fewer wins and more
+    independent pixels; the other way, tasks that look alike become one.
 
     `decided` is true when a window has just ended with a winner: the frames since the last time
     belong to the task returned.
@@ -78,7 +78,7 @@ class ForgetMeNot:
         prior: float = 1.0,
         window: int = 4,
         wins: int = 3,
-        independent: float = 1e9,
+        independent: float = math.inf,
         side: int = 42,
     ) -> None:
         self.settings = Settings(levels, prior, window, wins, independent, side)
