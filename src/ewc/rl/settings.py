@@ -72,7 +72,7 @@ class Settings:
     prior: float = 0.1  # Dirichlet mass a pixel
     window: int = 4  # observations a window
     wins: int = 2  # windows in a row that open a task
-    independent: float = 12.0  # pixels that a frame counts as
+    independent: float = 15.0  # pixels that a frame counts as
 
     # schedule and tests
     segment_steps: int = 1_000_000
