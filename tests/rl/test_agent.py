@@ -52,10 +52,10 @@ def test_learning_changes_the_shared_weights_and_the_present_context_alone() -> 
 def test_the_loss_falls_on_a_fixed_batch() -> None:
     agent, batch = make_agent(optimizer="adam", lr=1e-3), make_batch()
     y = agent.td_targets(batch)
-    first = float(agent.td_loss(batch, y))
+    first = agent.td_loss(batch, y).item()
     for _ in range(100):
         agent.learn(batch)
-    assert float(agent.td_loss(batch, y)) < first / 5
+    assert agent.td_loss(batch, y).item() < first / 5
 
 
 def test_rmsprop_never_moves_a_weight_by_more_than_the_maximum_rate_allows() -> None:

@@ -70,7 +70,7 @@ def test_initial_weights_are_within_one_over_the_root_of_the_incoming_units() ->
     for layer in make("efficient").layers:
         bound = layer.weight[0].numel() ** -0.5
         assert 0.99 * bound < layer.weight.abs().max() <= bound
-        assert float(layer.weight.std()) == pytest.approx(bound / 3**0.5, rel=0.05)
+        assert layer.weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.05)
 
 
 def test_bad_choices_are_refused() -> None:
