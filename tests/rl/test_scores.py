@@ -48,7 +48,6 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         )
     )
     monkeypatch.setattr(scores, "MINATAR_FILE", file)
-    scores._minatar_scores.cache_clear()
 
 
 @pytest.mark.usefixtures("stored")

@@ -98,7 +98,7 @@ def _atari(name: str) -> tuple[float, float]:
 
 
 def _minatar(name: str) -> tuple[float, float]:
-    scores = _minatar_scores()[parse(name).game]
+    scores = _read(MINATAR_FILE)[parse(name).game]
     random, reference = scores["random"], scores["reference"]
     if random is None or reference is None:
         raise ValueError(
@@ -109,6 +109,6 @@ def _minatar(name: str) -> tuple[float, float]:
 
 
 @cache
-def _minatar_scores() -> dict[str, dict[str, float | None]]:
-    scores: dict[str, dict[str, float | None]] = json.loads(MINATAR_FILE.read_text())
+def _read(file: Path) -> dict[str, dict[str, float | None]]:
+    scores: dict[str, dict[str, float | None]] = json.loads(file.read_text())
     return scores
