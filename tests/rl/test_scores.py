@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import ale_py
 import gymnasium
 import pytest
 
@@ -19,6 +20,7 @@ def test_random_is_zero_and_human_is_one() -> None:
 
 
 def test_the_table_holds_57_games_of_the_emulator_and_the_human_is_better() -> None:
+    gymnasium.register_envs(ale_py)
     known = {spec.name for spec in gymnasium.registry.values() if spec.namespace == "ALE"}
     assert len(ATARI_SCORES) == 57
     assert ATARI_SCORES.keys() <= known
