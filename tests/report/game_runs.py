@@ -37,13 +37,13 @@ def write_network(
 
 
 def rows(games: Sequence[str], schedule: Sequence[str], kept: float, level: float) -> Iterator[Row]:
-    yield test_row(games, schedule, 0, kept, level)
+    yield row_of_a_test(games, schedule, 0, kept, level)
     for segment, game in enumerate(schedule):
         for number in range(1, ROWS + 1):
             yield training_row(games, schedule, segment, number)
         yield {"kind": "fisher", "step": (segment + 1) * STEPS, "context": 0, "trace": 1.0}
         assert game in games
-        yield test_row(games, schedule, segment + 1, kept, level)
+        yield row_of_a_test(games, schedule, segment + 1, kept, level)
 
 
 def training_row(games: Sequence[str], schedule: Sequence[str], segment: int, number: int) -> Row:
@@ -67,7 +67,7 @@ def training_row(games: Sequence[str], schedule: Sequence[str], segment: int, nu
     }
 
 
-def test_row(
+def row_of_a_test(
     games: Sequence[str], schedule: Sequence[str], done: int, kept: float, level: float
 ) -> Row:
     trained = list(schedule[:done])

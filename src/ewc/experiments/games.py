@@ -18,10 +18,9 @@ from .playing import ATARI_SMALL, MINATAR, SINGLE, Playing, check_game, file_nam
 ARMS = ("plain", "ewc-labels", "ewc-fmn", SINGLE)
 
 # The paper draws from the 19 games "for which the standalone DQN could reach human-level
-# performance in 50 million frames" and does not name them. These are the games that are at the
-# human score or above in all three published results without tricks: DQN in Mnih et al. 2015, DQN
-# and Double DQN from no-op starts in Wang et al. 2016, each by its own table's human scores. (Both
-# DQNs reach it on Tennis too, but Double DQN, which plays here, does not.)
+# performance in 50 million frames" and does not name them. These are meant to be the games at the
+# human score or above in DQN of Mnih et al. 2015 and in DQN and Double DQN, from no-op starts, of
+# Wang et al. 2016. TODO: check the list against those tables; only Video Pinball's DQN score was.
 POOL = (
     "Assault",
     "Atlantis",

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.optim import Adam, Optimizer, RMSprop
 
 from ewc.memory import EWC
-from ewc.step import How
 
 from .network import SHARED, QNetwork
 from .replay import Batch
@@ -82,8 +81,7 @@ class Agent:
         state = dict(self.optimizer.state) if keep else {}
         self.optimizer = make_optimizer(self.settings, list(self.network.parameters()))
         self.optimizer.state.update(state)
-        how: How = "gradient" if self.settings.how == "gradient" else "proximal"
-        self.memory.attach(self.optimizer, how=how)
+        self.memory.attach(self.optimizer, how=self.settings.how)
 
     @torch.no_grad()
     def act(

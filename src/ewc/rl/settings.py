@@ -20,6 +20,8 @@ Where the paper's appendix contradicts itself or leaves something open, it is se
 from dataclasses import dataclass
 from typing import Literal
 
+from ewc.step import How
+
 FisherKind = Literal["gaussian", "td", "td-minibatch"]
 
 # λ where none is given. The paper's 400 fits the squared minibatch gradient, the smallest of them.
@@ -63,7 +65,7 @@ class Settings:
     fisher_batches: int = 100
     floor: float = 0.0  # fraction of each layer's mean Fisher added everywhere
     normalize: float | None = None  # scale each task's Fisher to this trace
-    how: str = "proximal"
+    how: How = "proximal"
     ewc_start: int = 5_000_000  # steps in a task before its well is dug
     min_visit: int = 1_000  # steps since it was dug before it is dug anew: not for a passing doubt
 
