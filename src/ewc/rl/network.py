@@ -9,6 +9,7 @@ context c ever changes, so they need no protection.
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -103,7 +104,8 @@ class QNetwork(nn.Module):
         """
         dtype = self.layers[0].weight.dtype
         assert isinstance(dtype, torch.dtype)
-        return states.to(dtype, memory_format=torch.channels_last).mul_(1 / 255)
+        # Bytes are put in order faster than the numbers that they become.
+        return states.contiguous(memory_format=torch.channels_last).to(dtype).mul_(1 / 255)
 
     def forward(self, states: Tensor) -> Tensor:
         """Q(s, ·) of states [n, channels, height, width], as bytes or `scaled` already."""
@@ -114,12 +116,12 @@ class QNetwork(nn.Module):
         for number, (layer, gain, bias) in enumerate(
             zip(self.layers, own.gains, own.biases, strict=True)
         ):
-            if isinstance(layer, nn.Linear):
-                # In the order the numbers lie in, channels last, flattening costs nothing.
-                flat = x.movedim(1, -1).flatten(1)
-                x = (layer(flat) + bias) * gain
+            if isinstance(layer, nn.Conv2d):
+                x = F.conv2d(x, layer.weight, bias, layer.stride) * gain[:, None, None]
             else:
-                x = (layer(x) + bias[:, None, None]) * gain[:, None, None]
+                assert isinstance(layer.weight, Tensor)
+                # In the order the numbers lie in, channels last, flattening costs nothing.
+                x = F.linear(x.movedim(1, -1).flatten(1), layer.weight, bias) * gain
             if number < last:
-                x = torch.relu(x)
+                x = torch.relu_(x)
         return x
