@@ -18,9 +18,10 @@ from .playing import ATARI_SMALL, MINATAR, SINGLE, Playing, check_game, file_nam
 ARMS = ("plain", "ewc-labels", "ewc-fmn", SINGLE)
 
 # The paper draws from the 19 games "for which the standalone DQN could reach human-level
-# performance in 50 million frames" and does not name them. These are meant to be the games at the
-# human score or above in DQN of Mnih et al. 2015 and in DQN and Double DQN, from no-op starts, of
-# Wang et al. 2016. TODO: check the list against those tables; only Video Pinball's DQN score was.
+# performance in 50 million frames" and does not name them. Twenty games are at the human score or
+# above in all of three published tables from no-op starts: DQN of Mnih et al. 2015, and DQN and
+# Double DQN as in Wang et al. 2016 and Bellemare et al. 2017. We leave out Tennis, where a player
+# that never serves scores 0 and so beats the human's -8.3 without playing.
 POOL = (
     "Assault",
     "Atlantis",
@@ -28,13 +29,13 @@ POOL = (
     "Breakout",
     "CrazyClimber",
     "DemonAttack",
+    "FishingDerby",
     "Freeway",
     "Gopher",
     "Jamesbond",
     "Kangaroo",
     "Krull",
     "KungFuMaster",
-    "NameThisGame",
     "Pong",
     "RoadRunner",
     "Robotank",
