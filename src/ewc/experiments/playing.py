@@ -49,14 +49,16 @@ MINATAR: dict[str, Any] = {
 ATARI_SMALL: dict[str, Any] = {
     "size": 42,
     "environments": 8,
-    "max_episode_steps": 4_500,
+    "max_episode_steps": 2_000,
     "network": "small",
-    "n_step": 5,
+    "n_step": 10,
+    "update_every": 2,
     "target_every": 2_000,
     "replay_capacity": 100_000,
     "min_history": 1_600,
     "optimizer": "adam",
-    "lr": 1e-4,
+    "lr": 2e-4,
+    "adam_epsilon": 1e-6,  # with rare rewards the gradients are smaller than Rainbow's ε
     "fresh_optimizer": True,
     "epsilon_start": 1_600,
     "epsilon_end": 10_000,
@@ -93,6 +95,7 @@ class Playing(Config):
     optimizer: str = option(Settings.optimizer, "optimizer", choices=("rmsprop", "adam"))
     lr: float = option(Settings.lr, "learning rate", low=0)
     max_lr: float = option(Settings.max_lr, "maximum learning rate that RMSProp applies", low=0)
+    adam_epsilon: float = option(Settings.adam_epsilon, "ε of Adam, added to the root", low=0)
     max_gradient_norm: float = option(
         Settings.max_gradient_norm, "norm that a larger gradient is scaled to", low=0
     )

@@ -165,8 +165,7 @@ class Agent:
 def make_optimizer(settings: Settings, parameters: list[nn.Parameter]) -> Optimizer:
     """The paper's RMSProp, or Adam."""
     if settings.optimizer == "adam":
-        # ε as large as Rainbow's: moments of dead units are tiny, and a tiny ε blows noise up.
-        return Adam(parameters, lr=settings.lr, eps=1.5e-4, fused=True)
+        return Adam(parameters, lr=settings.lr, eps=settings.adam_epsilon, fused=True)
     # The reference implementation adds up the gradients of a minibatch where we average them:
     # dividing ε by the batch size makes the steps, and the maximum rate, the same.
     epsilon = settings.lr / settings.max_lr / settings.batch_size

@@ -51,6 +51,7 @@ class Settings:
     optimizer: str = "rmsprop"
     lr: float = 2.5e-4
     max_lr: float = 2.5e-3  # of rmsprop
+    adam_epsilon: float = 1.5e-4  # Rainbow's: larger than the moments of units that are dead
     max_gradient_norm: float = 50.0
     fresh_optimizer: bool = False  # forget the optimizer's moments when the task changes
 
