@@ -35,7 +35,7 @@ class Perturbations(Playing):
     name = "perturbation"
     presets: ClassVar[Presets] = {
         "quick": {**MINATAR, "segment_steps": 20_000, "scales": (0.01, 0.05, 0.2, 0.5)},
-        "laptop": {**MINATAR, "segment_steps": 80_000, "seeds": 3},
+        "laptop": {**MINATAR, "segment_steps": 40_000, "seeds": 3},
         "atari-small": {
             **ATARI_SMALL,
             "game": "CrazyClimber",
