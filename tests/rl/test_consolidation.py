@@ -7,7 +7,7 @@ from rl.acting import ACTIONS, make_agent, make_batch
 from torch import Tensor
 
 from ewc.rl.agent import Agent
-from ewc.rl.consolidation import importance
+from ewc.rl.consolidation import importance, silence_dead_units
 
 
 def agent_of(kind: str) -> Agent:
@@ -84,3 +84,29 @@ def test_contexts_have_no_part_in_it(kind: str) -> None:
     agent = agent_of(kind)
     fisher = importance(agent, [make_batch()], np.random.default_rng(0))
     assert fisher.keys() == shared(agent).keys()
+
+
+def test_a_silenced_unit_can_come_to_life_without_a_word_in_the_old_task() -> None:
+    """Its weights, which have no Fisher, change as they like: only a gain of zero stops it."""
+    agent, batch = agent_of("gaussian"), make_batch()
+    network, states = agent.network, torch.from_numpy(batch.states)
+    gains, biases = network.contexts[0].gains[-2], network.contexts[0].biases[-2]
+    biases.data[: len(biases) // 2] = -1e3  # half of the units are dead
+    before = network(states)
+    fisher = importance(agent, [batch], np.random.default_rng(0))
+
+    silenced = silence_dead_units(agent, [batch])
+
+    dead = gains == 0
+    assert len(biases) // 2 <= int(dead.sum()) <= silenced < sum(network.widths)
+    torch.testing.assert_close(network(states), before, rtol=0, atol=0)
+    assert_close(importance(agent, [batch], np.random.default_rng(0)), fisher)
+    incoming, outgoing = network.layers[-2].weight, network.layers[-1].weight
+    assert not fisher["layers.1.weight"][dead].any()
+    incoming.data[dead] += 1.0
+    outgoing.data[:, dead] += 1.0
+    biases.data[dead] = 1.0
+    torch.testing.assert_close(network(states), before, rtol=0, atol=0)
+
+    gains.data[dead] = 1.0
+    assert not torch.allclose(network(states), before)

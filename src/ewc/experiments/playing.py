@@ -126,6 +126,9 @@ class Playing(Config):
     normalize: float | None = option(
         Settings.normalize, "trace that each task's Fisher is scaled to", low=0
     )
+    silence: bool = option(
+        Settings.silence, "zero the gains of units that are dead on a task when it is left"
+    )
     how: str = option(Settings.how, "how the pull is taken", choices=get_args(How))
     ewc_start: int = option(Settings.ewc_start, "steps in a task before it is protected", low=0)
     min_visit: int = option(

@@ -17,7 +17,7 @@ from torch import Tensor
 from ewc.importance import fisher_diagonal
 
 from .agent import Agent
-from .network import SHARED
+from .network import SHARED, Context
 from .replay import Batch
 
 
@@ -43,6 +43,28 @@ def importance(
         likelihood=_signed_sum,
         parameters=SHARED,
     )
+
+
+@torch.no_grad()
+def silence_dead_units(agent: Agent, batches: Iterable[Batch]) -> int:
+    """Set to zero the context's gains of all units that are dead on its states; return how many.
+
+    The weights of a unit that is dead on a task have no Fisher and are free to change. Another task
+    may bring the unit to life, and then it would speak in the first task too. With a gain of zero
+    it cannot, so the task stays as it is and the unit is there for others to use.
+    """
+    network = agent.network
+    alive = [torch.zeros(width, dtype=torch.bool, device=agent.device) for width in network.widths]
+    for batch in batches:
+        outputs = network.layer_outputs(torch.from_numpy(batch.states).to(agent.device))
+        for one, output in zip(alive, outputs, strict=True):
+            one |= output.movedim(1, -1).flatten(0, -2).ne(0).any(0)
+    own = network.contexts[network.context]
+    assert isinstance(own, Context)
+    hidden = list(zip(own.gains, alive, strict=True))[:-1]  # the last are actions, not units
+    for gain, lives in hidden:
+        gain.mul_(lives)
+    return sum(int((~lives).sum()) for _, lives in hidden)
 
 
 def _signs(

@@ -18,11 +18,11 @@ from ewc.recognition import ForgetMeNot
 from ewc.seeding import derive_seed
 
 from .agent import Agent
-from .consolidation import importance
+from .consolidation import importance, silence_dead_units
 from .environments import Environments
 from .experience import Experience
 from .games import make_game
-from .replay import Row
+from .replay import Batch, Row
 from .settings import Settings
 from .tally import Tally
 from .testing import Examiner, FrameStacks, Recognize
@@ -189,12 +189,12 @@ class ContinualLearner:
         long_enough = self.timers.get(left, 0) >= settings.ewc_start
         if not (self.protected and long_enough and self.unheld[left] >= settings.min_visit):
             return
+        dead = 0
+        if settings.silence:
+            random = np.random.default_rng(derive_seed(self.seed, "dead units", self.step))
+            dead = silence_dead_units(self.agent, self._batches(left, random))
         random = np.random.default_rng(derive_seed(self.seed, "fisher", self.step))
-        replay = self.experience.replays[left]
-        batches = (
-            replay.sample(settings.batch_size, random) for _ in range(settings.fisher_batches)
-        )
-        fisher = importance(self.agent, batches, random)
+        fisher = importance(self.agent, self._batches(left, random), random)
         self.agent.memory.anchor(
             shaped(fisher, floor=settings.floor, normalize=settings.normalize), task=str(left)
         )
@@ -207,8 +207,15 @@ class ContinualLearner:
                 "trace": trace(fisher),
                 "largest": max(float(tensor.max()) for tensor in fisher.values()),
                 "wells": len(self.agent.memory.tasks),
+                "silenced": dead,
             }
         )
+
+    def _batches(self, context: int, random: np.random.Generator) -> Iterator[Batch]:
+        """The minibatches of a task that its well is dug from."""
+        replay = self.experience.replays[context]
+        for _ in range(self.settings.fisher_batches):
+            yield replay.sample(self.settings.batch_size, random)
 
     def _epsilon(self) -> float:
         """ε falls from 1 to its end on the present context's own timer."""

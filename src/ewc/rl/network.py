@@ -6,6 +6,7 @@ W is shared by all contexts and is what EWC protects; b_c and g_c are a few numb
 context c ever changes, so they need no protection.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -109,6 +110,11 @@ class QNetwork(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """Q(s, ·) of states [n, channels, height, width], as bytes or `scaled` already."""
+        *_, values = self.layer_outputs(states)
+        return values
+
+    def layer_outputs(self, states: Tensor) -> Iterator[Tensor]:
+        """What each layer passes on, [n, units, ...], the action values last."""
         x = self.scaled(states) if states.dtype == torch.uint8 else states
         own = self.contexts[self.context]
         assert isinstance(own, Context)
@@ -124,4 +130,4 @@ class QNetwork(nn.Module):
                 x = F.linear(x.movedim(1, -1).flatten(1), layer.weight, bias) * gain
             if number < last:
                 x = torch.relu_(x)
-        return x
+            yield x

@@ -66,6 +66,7 @@ class Settings:
     fisher_batches: int = 100
     floor: float = 0.0  # fraction of each layer's mean Fisher added everywhere
     normalize: float | None = None  # scale each task's Fisher to this trace
+    silence: bool = False  # zero a task's gains of the units that are dead on it
     how: How = "proximal"
     ewc_start: int = 5_000_000  # steps in a task before its well is dug
     min_visit: int = 1_000  # steps since it was dug before it is dug anew: not for a passing doubt
