@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from rl.acting import make_agent, make_batch
+from torch.nn.utils import parameters_to_vector
 
 from ewc.rl.agent import Agent
 
@@ -101,17 +102,41 @@ def test_a_task_trained_again_is_not_pulled_by_its_own_old_well() -> None:
 
 
 def test_the_state_goes_on_the_same() -> None:
-    agent = make_agent(optimizer="adam")
+    agent = make_agent(optimizer="adam", average_span=2)
     agent.learn(make_batch(0))
     agent.memory.anchor(0.1, task="0")
     agent.enter(1)
     agent.learn(make_batch(1))
-    twin = make_agent(optimizer="adam")
+    twin = make_agent(optimizer="adam", average_span=2)
     twin.load_state_dict(copy.deepcopy(agent.state_dict()))
     for one in (agent, twin):
         one.learn(make_batch(2))
+        one.settle()
         one.enter(0)
         one.learn(make_batch(3))
     mine, theirs = agent.network.state_dict(), twin.network.state_dict()
     assert mine.keys() == theirs.keys()
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_settling_puts_the_mean_of_the_last_parameters_in_their_place() -> None:
+    agent, span = make_agent(average_span=3), 3
+    seen = []
+    for seed in range(3):
+        agent.learn(make_batch(seed))
+        seen.append(parameters_to_vector(agent.network.parameters()).detach())
+    agent.settle()
+    expected = sum(seen) / span
+    torch.testing.assert_close(parameters_to_vector(agent.network.parameters()), expected)
+    agent.settle()  # nothing was learned since: the parameters stay
+    torch.testing.assert_close(parameters_to_vector(agent.network.parameters()), expected)
+
+
+def test_another_task_begins_another_average() -> None:
+    agent = make_agent(average_span=100)
+    agent.learn(make_batch(0))
+    agent.enter(1)
+    agent.learn(make_batch(1))
+    before = parameters_to_vector(agent.network.parameters()).detach()
+    agent.settle()
+    torch.testing.assert_close(parameters_to_vector(agent.network.parameters()), before)

@@ -99,6 +99,11 @@ class Playing(Config):
     max_gradient_norm: float = option(
         Settings.max_gradient_norm, "norm that a larger gradient is scaled to", low=0
     )
+    average_span: int = option(
+        Settings.average_span,
+        "updates that the parameters are averaged over when a segment ends; 0: not at all",
+        low=0,
+    )
     fresh_optimizer: bool = option(
         Settings.fresh_optimizer, "forget the optimizer's moments when the task changes"
     )

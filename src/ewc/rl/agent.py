@@ -43,6 +43,8 @@ class Agent:
         self._left_out = ExitStack()
         self.add_context()
         self._renew_optimizer()
+        self._average: list[Tensor] = []
+        self._averaged = 0  # updates that the average is over
         self.network.enter(0)
         self.target.enter(0)
 
@@ -65,6 +67,7 @@ class Agent:
         self._leave_out(context)
         if new or self.settings.fresh_optimizer:
             self._renew_optimizer(keep=not self.settings.fresh_optimizer)
+        self._forget_average()
         self.update_target()
 
     def show(self, context: int) -> None:
@@ -116,6 +119,7 @@ class Agent:
         loss.backward()
         self._clip_gradients()
         self.optimizer.step()
+        self._follow()
         return float(loss.detach())
 
     def _clip_gradients(self) -> None:
@@ -131,6 +135,30 @@ class Agent:
     def update_target(self) -> None:
         torch._foreach_copy_(list(self.target.parameters()), list(self.network.parameters()))
 
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """Let the average take in the present parameters: a plain mean, then a running one."""
+        if self.settings.average_span == 0:
+            return
+        parameters: list[Tensor] = list(self.network.parameters())
+        if self._averaged == 0:
+            self._average = [torch.zeros_like(parameter) for parameter in parameters]
+        self._averaged = min(self._averaged + 1, self.settings.average_span)
+        torch._foreach_lerp_(self._average, parameters, 1 / self._averaged)
+
+    def settle(self) -> None:
+        """Put the average since the last `settle` or `enter` in place of the parameters.
+
+        Q-learning goes on oscillating, and the policy of one moment may be far below the average's.
+        """
+        if self._averaged > 0:
+            with torch.no_grad():
+                torch._foreach_copy_(list(self.network.parameters()), self._average)
+        self._forget_average()
+
+    def _forget_average(self) -> None:
+        self._average, self._averaged = [], 0
+
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(self.device)
 
@@ -142,6 +170,8 @@ class Agent:
             "network": self.network.state_dict(),
             "target": self.target.state_dict(),
             "memory": self.memory.state_dict(),
+            "average": {str(number): tensor for number, tensor in enumerate(self._average)},
+            "averaged": self._averaged,
             "optimizer": {str(k): v for k, v in self.optimizer.state_dict()["state"].items()},
         }
 
@@ -157,6 +187,8 @@ class Agent:
         optimizer = self.optimizer.state_dict()
         optimizer["state"] = {int(k): v for k, v in state["optimizer"].items()}
         self.optimizer.load_state_dict(optimizer)
+        self._average = [state["average"][str(i)] for i in range(len(state["average"]))]
+        self._averaged = state["averaged"]
         self.network.enter(state["context"])
         self.target.enter(state["context"])
         self._leave_out(state["context"])

@@ -141,6 +141,7 @@ class ContinualLearner:
         }
 
     def _end_segment(self) -> None:
+        self.agent.settle()
         replay = self.experience.replays[self.agent.context]
         self.examiner.set_landmark(self._game, self.agent, replay)
         self.segment, self.row = self.segment + 1, 0

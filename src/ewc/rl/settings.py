@@ -53,6 +53,7 @@ class Settings:
     max_lr: float = 2.5e-3  # of rmsprop
     adam_epsilon: float = 1.5e-4  # Rainbow's: larger than the moments of units that are dead
     max_gradient_norm: float = 50.0
+    average_span: int = 0  # updates that the parameters of a test are averaged over; 0: the last
     fresh_optimizer: bool = False  # forget the optimizer's moments when the task changes
 
     # exploration, on each task's own timer
