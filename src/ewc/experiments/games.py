@@ -71,7 +71,7 @@ class Games(Playing):
         },
         "atari-small": {
             **ATARI_SMALL,
-            "games": ("CrazyClimber", "Krull", "RoadRunner"),
+            "games": ("CrazyClimber", "Krull", "UpNDown"),
             "segment_steps": 24_000,
             "seeds": 2,
         },

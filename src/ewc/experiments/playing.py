@@ -45,27 +45,30 @@ MINATAR: dict[str, Any] = {
     "report_every": 2_000,
 }
 
-# Real Atari within an hour: small frames, a small network, and returns over several steps.
+# Real Atari in about an hour: small frames, a small network, and returns over several steps.
 ATARI_SMALL: dict[str, Any] = {
     "size": 42,
     "environments": 8,
-    "max_episode_steps": 2_000,
+    "max_episode_steps": 1_500,
     "network": "small",
-    "n_step": 10,
+    "n_step": 6,
     "update_every": 2,
-    "target_every": 2_000,
+    "target_every": 1_000,
     "replay_capacity": 100_000,
     "min_history": 1_600,
     "optimizer": "adam",
     "lr": 2e-4,
-    "adam_epsilon": 1e-6,  # with rare rewards the gradients are smaller than Rainbow's ε
+    "adam_epsilon": 1e-5,  # with rare rewards the gradients are smaller than Rainbow's ε
+    "average_span": 1_000,
     "fresh_optimizer": True,
+    "epsilon": 0.05,
     "epsilon_start": 1_600,
-    "epsilon_end": 10_000,
-    "strength": 20.0,
-    "floor": 0.1,
+    "epsilon_end": 8_000,
+    "strength": 400.0,
     "normalize": 1_000.0,
+    "silence": True,
     "ewc_start": 0,
+    "test_epsilon": 0.05,  # a policy that never errs can stand before the same wall for ever
     "report_every": 2_000,
 }
 
