@@ -10,7 +10,7 @@ from report.game_runs import STEPS, make_games, write_network
 from rich.console import Console
 
 from ewc.report import games, view_of
-from ewc.report.games_data import ceiling, curve, read, returns, second_half, total, totals
+from ewc.report.games_data import ceiling, curve, gain, read, returns, second_half, total, totals
 from ewc.report.games_recognition import recognition
 from ewc.report.names import game_name
 from ewc.runs.directory import RunDirectory
@@ -48,6 +48,25 @@ def test_a_game_returns_only_after_another_was_trained(tmp_path: Path) -> None:
     assert pong.game == "Pong"  # Crazy Climber came twice in a row
     assert pong.kept == pytest.approx(0.25)  # two segments at one half each
     assert (pong.agreement, pong.regret) == (0.5, 0.5)
+
+
+def test_what_is_kept_is_counted_from_the_untrained_network(tmp_path: Path) -> None:
+    """A score below a random player's, as in episodes that are cut short, can be kept too."""
+    (network,) = [one for one in read(make_games(tmp_path)) if one.arm == "plain" and one.seed == 0]
+    for test in network.tests:
+        test["normalized"] = {game: score - 2 for game, score in test["normalized"].items()}
+    (pong,) = returns(network)
+    assert pong.kept == pytest.approx(0.25)
+
+
+def test_the_gain_is_one_where_a_game_is_played_as_by_a_network_of_its_own(tmp_path: Path) -> None:
+    networks = read(make_games(tmp_path))
+    (plain,) = [one for one in networks if one.arm == "plain" and one.seed == 0]
+    assert gain(networks, plain) == pytest.approx(0.9 / 0.95 + 0.45 / 0.95)
+    for test in plain.tests:
+        test["normalized"]["Pong"] += 1.0
+    assert gain(networks, plain) == pytest.approx(1 + 0.45 / 0.95)
+    assert gain([plain], plain) is None
 
 
 def test_a_game_that_was_not_learned_has_nothing_to_keep(tmp_path: Path) -> None:

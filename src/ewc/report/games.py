@@ -10,7 +10,7 @@ from ewc.runs.directory import RunDirectory
 
 from .games_clips import draw_clips
 from .games_curves import draw_by_game, draw_schedule, draw_totals
-from .games_data import Network, Return, ceiling, read, returns, second_half, together, total
+from .games_data import Network, Return, ceiling, gain, read, returns, second_half, together, total
 from .games_recognition import draw_recognition, recognition
 from .names import ARMS
 from .seeds import mean_and_spread
@@ -20,6 +20,8 @@ MEASURES = (
     "over plain",
     "second half",
     "2nd over plain",
+    "gain at the end",
+    "gain over plain",
     "kept on return",
     "least kept",
     "same action",
@@ -49,7 +51,7 @@ def table(run: RunDirectory) -> Table:
     networks = read(run)
     arms = together(networks)
     plain = arms.get("plain", [])
-    columns = {arm: _column(learners, plain) for arm, learners in arms.items()}
+    columns = {arm: _column(learners, plain, networks) for arm, learners in arms.items()}
     limits = [limit for one in next(iter(arms.values()), []) if (limit := ceiling(networks, one))]
     if limits:
         later = [float(np.mean(limit[len(limit) // 2 + 1 :])) for limit in limits]
@@ -69,12 +71,15 @@ def table(run: RunDirectory) -> Table:
     return table
 
 
-def _column(learners: Sequence[Network], plain: Sequence[Network]) -> dict[str, str]:
+def _column(
+    learners: Sequence[Network], plain: Sequence[Network], networks: Sequence[Network]
+) -> dict[str, str]:
     """The cells of one arm, by measure."""
     at_the_end = _beside(learners, plain, _at_the_end)
     later = _beside(learners, plain, second_half)
+    gained = _beside(learners, plain, lambda one: gain(networks, one))
     on_return = _on_return([one for learner in learners for one in returns(learner)])
-    cells = (*at_the_end, *later, *on_return, *_recognised(learners))
+    cells = (*at_the_end, *later, *gained, *on_return, *_recognised(learners))
     return dict(zip(MEASURES, cells, strict=True))
 
 

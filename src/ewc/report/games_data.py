@@ -16,7 +16,7 @@ from ewc.runs.directory import Row, RunDirectory
 
 from .names import ARMS
 
-HARDLY_LEARNED = 0.05  # a game left below this normalised score has nothing to keep
+HARDLY_LEARNED = 0.05  # a game whose normalised score rose by less has nothing to keep
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Return:
     """How a game is played just before it comes back, against how it was when it was left."""
 
     game: str
-    kept: float | None  # fraction of the normalised score; None if there was nothing to keep
+    kept: float | None  # fraction of what was gained since the start; None if nothing was
     agreement: float | None  # fraction of states in which the greedy action is the same
     regret: float | None  # value that the changed greedy actions cost, on average
 
@@ -101,6 +101,31 @@ def ceiling(networks: Sequence[Network], learner: Network) -> list[float] | None
     return values
 
 
+def gain(networks: Sequence[Network], learner: Network) -> float | None:
+    """The sum over games of what was learned by the end, 1 being what a network of its own learned.
+
+    Clipped at 1 a game, like the total. Where episodes are cut short a human's score is out of
+    reach, and this tells more than the score beside it.
+    """
+    if len(learner.tests) <= len(learner.schedule):
+        return None
+    gains: list[float] = []
+    for game in learner.games:
+        single = next(
+            (
+                one
+                for one in networks
+                if (one.arm, one.seed, one.games) == ("single", learner.seed, [game])
+            ),
+            None,
+        )
+        if single is None or len(single.tests) <= len(single.schedule):
+            return None
+        start, end = (single.tests[place]["normalized"][game] for place in (0, -1))
+        gains.append((learner.tests[-1]["normalized"][game] - start) / (end - start))
+    return sum(min(1.0, one) for one in gains)
+
+
 def second_half(network: Network) -> float | None:
     """The mean total of the tests after segments of the second half: those of second visits."""
     later = [total(test) for test in network.tests if 2 * test["segment"] > len(network.schedule)]
@@ -115,8 +140,8 @@ def returns(network: Network) -> list[Return]:
         if not earlier or earlier[-1] == segment - 1:
             continue
         left, back = tests[earlier[-1] + 1], tests[segment]
-        had = left["normalized"][game]
-        kept = back["normalized"][game] / had if had >= HARDLY_LEARNED else None
+        start, had, has = (test["normalized"][game] for test in (tests[0], left, back))
+        kept = (has - start) / (had - start) if had - start >= HARDLY_LEARNED else None
         found.append(Return(game, kept, back["agreement"].get(game), back["regret"].get(game)))
     return found
 
