@@ -21,7 +21,7 @@ COMMON: dict[str, Any] = {
     "lr": 1e-4,
     "replay_capacity": 10_000,
     "min_history": HISTORY,
-    "environments": 4,
+    "environments": 8,
     "update_every": 4,
     "segment_steps": 1_000_000,
 }

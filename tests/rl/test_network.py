@@ -44,6 +44,19 @@ def test_every_layer_is_wx_plus_b_times_g(name: str) -> None:
     torch.testing.assert_close(network(some_states(name)), x)
 
 
+def test_folded_gains_give_the_same_values_and_gradients() -> None:
+    network, gradients = make("minatar").double(), []
+    with torch.no_grad():
+        for parameter in network.contexts[0].parameters():
+            parameter.uniform_(-1, 1)
+    for folded in (False, True):
+        values = network(some_states(), folded=folded)
+        own = [*network.layers.parameters(), *network.contexts[0].parameters()]
+        gradients.append((values, *torch.autograd.grad(values.square().sum(), own)))
+    for plain, folded in zip(*gradients, strict=True):
+        torch.testing.assert_close(folded, plain)
+
+
 def test_the_paper_s_network_has_about_four_times_the_parameters_of_the_standard_one() -> None:
     sizes = {
         name: sum(p.numel() for p in make(name).layers.parameters()) for name in ("paper", "nature")

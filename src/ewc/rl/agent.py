@@ -91,7 +91,7 @@ class Agent:
         self, states: NDArray[np.uint8], epsilon: float, random: np.random.Generator
     ) -> NDArray[np.int64]:
         """Greedy actions, a fraction ε of them replaced by random ones."""
-        values: Tensor = self.network(torch.from_numpy(states).to(self.device))
+        values: Tensor = self.network(self._tensor(states), folded=True)
         explore = random.random(len(states)) < epsilon
         anything = random.integers(0, self.num_actions, len(states))
         return np.where(explore, anything, values.argmax(1).cpu().numpy())
@@ -100,8 +100,8 @@ class Agent:
         """y, which no gradient flows through."""
         with torch.no_grad():
             next_states = self.network.scaled(self._tensor(batch.next_states))
-            values = self.target(next_states)
-            chooser = self.network(next_states) if self.settings.double else values
+            values = self.target(next_states, folded=True)
+            chooser = self.network(next_states, folded=True) if self.settings.double else values
             best = values.gather(1, chooser.argmax(1, keepdim=True)).squeeze(1)
             y: Tensor = self._tensor(batch.rewards) + self._tensor(batch.discounts) * best
         return y
@@ -109,7 +109,7 @@ class Agent:
     def td_loss(self, batch: Batch, y: Tensor) -> Tensor:
         """The mean Huber loss of Q(s, a) against y."""
         actions = self._tensor(batch.actions)[:, None]
-        q = self.network(self._tensor(batch.states)).gather(1, actions).squeeze(1)
+        q = self.network(self._tensor(batch.states), folded=True).gather(1, actions).squeeze(1)
         return F.smooth_l1_loss(q, y)
 
     def learn(self, batch: Batch) -> float:
