@@ -52,6 +52,8 @@ ATARI: dict[str, Any] = {
     "network": "small",
     "segment_steps": 120,
     "max_episode_steps": 40,
+    "average_span": 3,
+    "silence": True,
     "ewc_start": 50,
     "levels": 16,
     "prior": 0.1,
@@ -96,6 +98,38 @@ def test_wells_are_dug_at_switches_by_the_protected_alone() -> None:
         (800, 1, 2),
     ]
     assert all(row["trace"] > 0 for row in fishers)
+
+
+def test_units_are_silenced_when_their_task_is_left() -> None:
+    options = config("ewc-labels", "atari")
+    rows = rows_of(options, "fisher")
+    assert rows
+    assert all(0 < row["silenced"] < 32 + 64 + 256 for row in rows)
+    options["settings"] = {**ATARI, "silence": False}
+    assert not any(row["silenced"] for row in rows_of(options, "fisher"))
+
+
+def test_a_segment_ends_with_the_average_of_the_last_parameters() -> None:
+    learner = make_continual(config("plain", "atari"))
+    seen = []
+    learn = learner.agent.learn
+
+    def learn_and_look(batch: Any) -> float:
+        loss = learn(batch)
+        seen.append(next(learner.agent.network.layers.parameters()).detach().clone())
+        return loss
+
+    learner.agent.learn = learn_and_look
+    for _ in learner.run():
+        if learner.segment == 1:
+            break
+    settled = next(learner.agent.network.layers.parameters())
+    assert len(seen) > 3
+    assert not torch.equal(settled, seen[-1])
+    expected = sum(seen[:3]) / 3  # a plain mean, and then a running one
+    for weights in seen[3:]:
+        expected += (weights - expected) / 3
+    torch.testing.assert_close(settled, expected)
 
 
 def test_a_well_waits_for_enough_steps_in_its_task() -> None:
