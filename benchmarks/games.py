@@ -15,7 +15,7 @@ from benchmarks.timing import best_seconds, ratios
 from ewc.rl.continual import ContinualLearner
 from ewc.rl.settings import Settings
 
-STEPS, ROUNDS, HISTORY = 1_024, 4, 1_000
+STEPS, ROUNDS, HISTORY = 256, 4, 1_000
 COMMON: dict[str, Any] = {
     "optimizer": "adam",
     "lr": 1e-4,
