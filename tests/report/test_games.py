@@ -67,6 +67,10 @@ def test_the_gain_is_one_where_a_game_is_played_as_by_a_network_of_its_own(tmp_p
         test["normalized"]["Pong"] += 1.0
     assert gain(networks, plain) == pytest.approx(1 + 0.45 / 0.95)
     assert gain([plain], plain) is None
+    for network in networks:
+        for test in network.tests:
+            test["normalized"] = dict.fromkeys(test["normalized"], 0.5)
+    assert gain(networks, plain) is None  # nobody has learned anything
 
 
 def test_a_game_that_was_not_learned_has_nothing_to_keep(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def ceiling(networks: Sequence[Network], learner: Network) -> list[float] | None
 def gain(networks: Sequence[Network], learner: Network) -> float | None:
     """The sum over games of what was learned by the end, 1 being what a network of its own learned.
 
-    Clipped at 1 a game, like the total. Where episodes are cut short a human's score is out of
+    None where such a network has not learned its game. Clipped at 1 a game, like the total. Where episodes are cut short a human's score is out of
     reach, and this tells more than the score beside it.
     """
     if len(learner.tests) <= len(learner.schedule):
@@ -122,6 +122,8 @@ def gain(networks: Sequence[Network], learner: Network) -> float | None:
         if single is None or len(single.tests) <= len(single.schedule):
             return None
         start, end = (single.tests[place]["normalized"][game] for place in (0, -1))
+        if end - start < HARDLY_LEARNED:
+            return None
         gains.append((learner.tests[-1]["normalized"][game] - start) / (end - start))
     return sum(min(1.0, one) for one in gains)
 
