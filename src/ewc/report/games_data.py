@@ -104,8 +104,8 @@ def ceiling(networks: Sequence[Network], learner: Network) -> list[float] | None
 def gain(networks: Sequence[Network], learner: Network) -> float | None:
     """The sum over games of what was learned by the end, 1 being what a network of its own learned.
 
-    None where such a network has not learned its game. Clipped at 1 a game, like the total. Where episodes are cut short a human's score is out of
-    reach, and this tells more than the score beside it.
+    None where such a network has not learned its game. Clipped at 1 a game, like the total. Where
+    episodes are cut short a human's score is out of reach, and this tells more.
     """
     if len(learner.tests) <= len(learner.schedule):
         return None
