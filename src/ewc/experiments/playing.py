@@ -67,7 +67,7 @@ ATARI_SMALL: dict[str, Any] = {
     "strength": 400.0,
     "normalize": 1_000.0,
     "silence": True,
-    "ewc_start": 0,
+    "ewc_start": 8_000,  # not for a passing screen that the recogniser takes for a game
     "test_epsilon": 0.05,  # a policy that never errs can stand before the same wall for ever
     "report_every": 2_000,
 }
