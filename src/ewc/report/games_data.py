@@ -84,11 +84,7 @@ def totals(networks: Sequence[Network]) -> tuple[list[float], list[list[float]]]
 
 def ceiling(networks: Sequence[Network], learner: Network) -> list[float] | None:
     """The totals of one network a game, each trained as long as `learner` has been on its game."""
-    singles = {
-        one.games[0]: one.tests
-        for one in networks
-        if one.arm == "single" and one.seed == learner.seed
-    }
+    singles = {game: one.tests for game, one in _singles(networks, learner.seed).items()}
     values = []
     for done in range(len(learner.schedule) + 1):
         visits = Counter(learner.schedule[:done])
@@ -109,23 +105,23 @@ def gain(networks: Sequence[Network], learner: Network) -> float | None:
     """
     if len(learner.tests) <= len(learner.schedule):
         return None
+    singles = _singles(networks, learner.seed)
     gains: list[float] = []
     for game in learner.games:
-        single = next(
-            (
-                one
-                for one in networks
-                if (one.arm, one.seed, one.games) == ("single", learner.seed, [game])
-            ),
-            None,
-        )
+        single = singles.get(game)
         if single is None or len(single.tests) <= len(single.schedule):
             return None
         start, end = (single.tests[place]["normalized"][game] for place in (0, -1))
         if end - start < HARDLY_LEARNED:
             return None
-        gains.append((learner.tests[-1]["normalized"][game] - start) / (end - start))
-    return sum(min(1.0, one) for one in gains)
+        now = learner.tests[-1]["normalized"][game]
+        gains.append(min(1.0, float(now - start) / (end - start)))
+    return sum(gains)
+
+
+def _singles(networks: Sequence[Network], seed: int) -> dict[str, Network]:
+    """By game, the network of this seed that learned it alone."""
+    return {one.games[0]: one for one in networks if one.arm == "single" and one.seed == seed}
 
 
 def second_half(network: Network) -> float | None:
