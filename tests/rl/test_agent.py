@@ -132,6 +132,20 @@ def test_settling_puts_the_mean_of_the_last_parameters_in_their_place() -> None:
     torch.testing.assert_close(parameters_to_vector(agent.network.parameters()), expected)
 
 
+def test_the_mean_can_be_tried_for_a_while() -> None:
+    agent = make_agent(average_span=3)
+    seen = []
+    for seed in range(2):
+        agent.learn(make_batch(seed))
+        seen.append(parameters_to_vector(agent.network.parameters()).detach())
+    with agent.settled():
+        tried = parameters_to_vector(agent.network.parameters()).detach()
+    torch.testing.assert_close(tried, sum(seen) / 2)
+    assert torch.equal(parameters_to_vector(agent.network.parameters()), seen[-1])
+    agent.settle()  # the mean is still there
+    assert torch.equal(parameters_to_vector(agent.network.parameters()), tried)
+
+
 def test_another_task_begins_another_average() -> None:
     agent = make_agent(average_span=100)
     agent.learn(make_batch(0))

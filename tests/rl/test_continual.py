@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from ewc.rl.continual import make_continual
 from ewc.runs.checkpoint import load_checkpoint
@@ -109,27 +110,49 @@ def test_units_are_silenced_when_their_task_is_left() -> None:
     assert not any(row["silenced"] for row in rows_of(options, "fisher"))
 
 
-def test_a_segment_ends_with_the_average_of_the_last_parameters() -> None:
-    learner = make_continual(config("plain", "atari"))
-    seen = []
-    learn = learner.agent.learn
+def test_a_task_is_tested_and_left_with_the_average_of_the_last_parameters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    learner = make_continual(config("ewc-fmn", "atari"))  # which learns on until it has noticed
+    first = next(learner.agent.network.layers.parameters())
+    learned: list[Tensor] = []
+    tested: list[tuple[int, Tensor]] = []  # after so many updates, with these weights
+    anchored: list[tuple[int, Tensor]] = []
 
-    def learn_and_look(batch: Any) -> float:
-        loss = learn(batch)
-        seen.append(next(learner.agent.network.layers.parameters()).detach().clone())
-        return loss
+    def look_after(learn: Any) -> Any:
+        def look(*args: Any) -> Any:
+            result = learn(*args)
+            learned.append(first.detach().clone())
+            return result
 
-    learner.agent.learn = learn_and_look
-    for _ in learner.run():
-        if learner.segment == 1:
-            break
-    settled = next(learner.agent.network.layers.parameters())
-    assert len(seen) > 3
-    assert not torch.equal(settled, seen[-1])
-    expected = sum(seen[:3]) / 3  # a plain mean, and then a running one
-    for weights in seen[3:]:
-        expected += (weights - expected) / 3
-    torch.testing.assert_close(settled, expected)
+        return look
+
+    def look_before(act: Any, seen: list[tuple[int, Tensor]]) -> Any:
+        def look(*args: Any, **options: Any) -> Any:
+            seen.append((len(learned), first.detach().clone()))
+            return act(*args, **options)
+
+        return look
+
+    agent, examiner = learner.agent, learner.examiner
+    monkeypatch.setattr(agent, "learn", look_after(agent.learn))
+    monkeypatch.setattr(examiner, "test", look_before(examiner.test, tested))
+    monkeypatch.setattr(agent.memory, "anchor", look_before(agent.memory.anchor, anchored))
+    for _ in itertools.takewhile(lambda row: not anchored, learner.run()):
+        pass
+    (at_end, tested_with), (at_switch, left_with) = tested[1], anchored[0]
+    assert 3 < at_end < at_switch
+    assert not torch.allclose(tested_with, learned[at_end - 1])
+    torch.testing.assert_close(tested_with, running_mean(learned[:at_end]))
+    torch.testing.assert_close(left_with, running_mean(learned[:at_switch]))
+
+
+def running_mean(seen: list[Tensor], span: int = ATARI["average_span"]) -> Tensor:
+    """A plain mean of the first, and then a running one."""
+    mean = torch.stack(seen[:span]).mean(0)
+    for weights in seen[span:]:
+        mean = mean + (weights - mean) / span
+    return mean
 
 
 def test_a_well_waits_for_enough_steps_in_its_task() -> None:

@@ -108,7 +108,7 @@ class Playing(Config):
     )
     average_span: int = option(
         Settings.average_span,
-        "updates that the parameters are averaged over when a segment ends; 0: not at all",
+        "updates that parameters are averaged over when tested or left; 0: not at all",
         low=0,
     )
     fresh_optimizer: bool = option(

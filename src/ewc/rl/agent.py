@@ -5,7 +5,8 @@
 with h the Huber loss, whose gradient is the TD error clipped to ±1.
 """
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -131,9 +132,8 @@ class Agent:
         if norm > limit:  # which is rare, and scaling all by 1 takes as long as finding the norm
             torch._foreach_mul_(gradients, limit / norm)
 
-    @torch.no_grad()
     def update_target(self) -> None:
-        torch._foreach_copy_(list(self.target.parameters()), list(self.network.parameters()))
+        _copy(list(self.network.parameters()), list(self.target.parameters()))
 
     @torch.no_grad()
     def _follow(self) -> None:
@@ -146,14 +146,25 @@ class Agent:
         self._averaged = min(self._averaged + 1, self.settings.average_span)
         torch._foreach_lerp_(self._average, parameters, 1 / self._averaged)
 
-    def settle(self) -> None:
-        """Put the average since the last `settle` or `enter` in place of the parameters.
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        """Compute with the average since the last `settle` or `enter` while the block runs.
 
         Q-learning goes on oscillating, and the policy of one moment may be far below the average's.
         """
+        parameters: list[Tensor] = list(self.network.parameters())
+        moving = [parameter.detach().clone() for parameter in parameters]
         if self._averaged > 0:
-            with torch.no_grad():
-                torch._foreach_copy_(list(self.network.parameters()), self._average)
+            _copy(self._average, parameters)
+        try:
+            yield
+        finally:
+            _copy(moving, parameters)
+
+    def settle(self) -> None:
+        """Put the average in place of the parameters, and begin another."""
+        if self._averaged > 0:
+            _copy(self._average, list(self.network.parameters()))
         self._forget_average()
 
     def _forget_average(self) -> None:
@@ -192,6 +203,11 @@ class Agent:
         self.network.enter(state["context"])
         self.target.enter(state["context"])
         self._leave_out(state["context"])
+
+
+@torch.no_grad()
+def _copy(values: list[Tensor], parameters: list[Tensor]) -> None:
+    torch._foreach_copy_(parameters, values)
 
 
 def make_optimizer(settings: Settings, parameters: list[nn.Parameter]) -> Optimizer:

@@ -141,14 +141,16 @@ class ContinualLearner:
         }
 
     def _end_segment(self) -> None:
-        self.agent.settle()
         replay = self.experience.replays[self.agent.context]
-        self.examiner.set_landmark(self._game, self.agent, replay)
+        with self.agent.settled():
+            self.examiner.set_landmark(self._game, self.agent, replay)
         self.segment, self.row = self.segment + 1, 0
         self.tested = False
         self.experience.pending.clear()
         if self.segment < len(self.schedule):
             self._begin_segment()
+        else:
+            self.agent.settle()
 
     def _play_row(self) -> None:
         """One step of all copies of the game, and the learning that is due."""
@@ -179,7 +181,12 @@ class ContinualLearner:
         return task, self.recognizer.decided
 
     def _switch(self, context: int) -> None:
-        """Leave a task for another: dig the well of the one, leave out that of the other."""
+        """Leave a task for another: dig the well of the one, leave out that of the other.
+
+        The agent settles only now. At the end of a segment would be too soon: until the recogniser
+        has noticed, it goes on learning, and a few updates undo what settling has done.
+        """
+        self.agent.settle()
         self._dig_well()
         self.agent.enter(context)
         self.experience.break_off()
@@ -247,19 +254,21 @@ class ContinualLearner:
 
     def _test(self) -> dict[str, Any]:
         """Play every game without learning, and see how far the network has drifted."""
+        with self.agent.settled():
+            results = self.examiner.test(
+                self.agent,
+                self._recognize_in,
+                seed=self.seed,
+                segment=self.segment,
+                clips=self.segment == len(self.schedule),
+            )
         return {
             "kind": "test",
             "step": self.step,
             "segment": self.segment,
             "game": self.schedule[self.segment - 1] if self.segment else None,
             "steps_in": dict(self.steps_in_game),
-            **self.examiner.test(
-                self.agent,
-                self._recognize_in,
-                seed=self.seed,
-                segment=self.segment,
-                clips=self.segment == len(self.schedule),
-            ),
+            **results,
         }
 
     def _recognize_in(self, game: str) -> Recognize:
