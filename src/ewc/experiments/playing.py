@@ -68,10 +68,11 @@ ATARI_SMALL: dict[str, Any] = {
     "normalize": 1_000.0,
     "silence": True,
     "ewc_start": 8_000,  # not for a passing screen that the recogniser takes for a game
-    "levels": 4,
-    "prior": 2.0,
+    "levels": 4,  # coarse and unsure, so that a game's second screen is not another game
+    "prior": 4.0,
     "window": 8,  # one observation of each copy
     "wins": 3,
+    "independent": 7.0,
     "test_epsilon": 0.05,  # a policy that never errs can stand before the same wall for ever
     "report_every": 2_000,
 }
