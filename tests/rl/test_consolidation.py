@@ -1,5 +1,7 @@
 """The three Fishers of a Q-network against loops over single states, in float64."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +12,8 @@ from ewc.rl.agent import Agent
 from ewc.rl.consolidation import importance, silence_dead_units
 
 
-def agent_of(kind: str) -> Agent:
-    agent = make_agent(fisher=kind)
+def agent_of(kind: str, **settings: Any) -> Agent:
+    agent = make_agent(fisher=kind, **settings)
     agent.network.double()
     agent.target.double()
     return agent
@@ -84,6 +86,26 @@ def test_contexts_have_no_part_in_it(kind: str) -> None:
     agent = agent_of(kind)
     fisher = importance(agent, [make_batch()], np.random.default_rng(0))
     assert fisher.keys() == shared(agent).keys()
+
+
+def test_a_leak_shows_the_fisher_what_units_would_say_that_are_off() -> None:
+    batch, fishers = make_batch(), {}
+    for leak in (0.0, 0.3):
+        agent = agent_of("td", leak=leak)
+        agent.network.contexts[0].biases[-2].data[:] = -1e3  # all hidden units are off
+        fishers[leak] = importance(agent, [batch], np.random.default_rng(0))
+
+    network, states = agent.network, torch.from_numpy(batch.states)
+    convolved, _, values = network.layer_outputs(states)
+    inputs = convolved.movedim(1, -1).flatten(1)
+    actions = torch.from_numpy(batch.actions)
+    errors = values.gather(1, actions[:, None])[:, 0] - agent.td_targets(batch)
+    outgoing = network.layers[-1].weight[actions]
+    gradients = (errors.clamp(-1, 1)[:, None] * 0.3 * outgoing)[:, :, None] * inputs[:, None, :]
+    incoming = "layers.1.weight"
+    assert not fishers[0.0][incoming].any()
+    torch.testing.assert_close(fishers[0.3][incoming], gradients.square().mean(0))
+    assert not fishers[0.3]["layers.2.weight"].any()  # what they pass on is zero as before
 
 
 def test_a_silenced_unit_can_come_to_life_without_a_word_in_the_old_task() -> None:

@@ -66,6 +66,7 @@ ATARI_SMALL: dict[str, Any] = {
     "epsilon_end": 8_000,
     "strength": 400.0,
     "normalize": 1_000.0,
+    "leak": 0.3,
     "silence": True,
     "ewc_start": 8_000,  # not for a passing screen that the recogniser takes for a game
     "levels": 4,  # coarse and unsure, so that a game's second screen is not another game
@@ -138,6 +139,9 @@ class Playing(Config):
     )
     normalize: float | None = option(
         Settings.normalize, "trace that each task's Fisher is scaled to", low=0
+    )
+    leak: float = option(
+        Settings.leak, "slope that the Fisher sees in units where they are off", low=0, high=1
     )
     silence: bool = option(
         Settings.silence, "zero the gains of units that are dead on a task when it is left"

@@ -62,8 +62,8 @@ class Recognition(Config):
     size: int = option(42, "side of an Atari frame, if no network plays", low=36)
     max_episode_steps: int = option(27_000, "steps after which an episode is cut off", low=1)
 
-    levels: int = option(16, "grey levels the recogniser tells apart", low=2, high=256)
-    prior: float = option(0.1, "Dirichlet mass a pixel of the recogniser", low=1e-9)
+    levels: int = option(8, "grey levels the recogniser tells apart", low=2, high=256)
+    prior: float = option(1.0, "Dirichlet mass a pixel of the recogniser", low=1e-9)
     window: int = option(4, "observations a window of the recogniser", low=1)
     wins: int = option(2, "windows in a row that open a task", low=1)
     independent: float = option(

@@ -6,6 +6,10 @@
 
 δ is the TD error, clipped to ±1. All are taken over minibatches of the task's replay memory, with
 respect to the weights that contexts share.
+
+A unit that is off in a state has no gradient there, and to the Fisher all of its weights may move;
+but moved far enough they turn it on. With a `leak` gradients pass such a unit too, times that
+slope, and the Fisher sees what the unit would say.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,6 +29,13 @@ def importance(
     agent: Agent, batches: Iterable[Batch], random: np.random.Generator
 ) -> dict[str, Tensor]:
     """The Fisher diagonal of the agent's settings, in the context it is in."""
+    with agent.network.leaking(agent.settings.leak):
+        return _importance(agent, batches, random)
+
+
+def _importance(
+    agent: Agent, batches: Iterable[Batch], random: np.random.Generator
+) -> dict[str, Tensor]:
     kind = agent.settings.fisher
     if kind == "td-minibatch":
         return _squared_minibatch_gradients(agent, batches)

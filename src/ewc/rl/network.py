@@ -7,6 +7,7 @@ context c ever changes, so they need no protection.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -72,6 +73,7 @@ class QNetwork(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.contexts = nn.ModuleList()
         self.context = 0
+        self._leak = 0.0
         self._draw_weights(torch.Generator().manual_seed(seed))
 
     @torch.no_grad()
@@ -136,5 +138,22 @@ class QNetwork(nn.Module):
             else:
                 x = F.conv2d(x, weight, bias, layer.stride) * gain[:, None, None]
             if number < last:
-                x = torch.relu_(x)
+                x = _rectified(x, self._leak)
             yield x
+
+    @contextmanager
+    def leaking(self, slope: float) -> Iterator[None]:
+        """Let gradients through units that are off, times `slope`; the values stay the same."""
+        self._leak = slope
+        try:
+            yield
+        finally:
+            self._leak = 0.0
+
+
+def _rectified(x: Tensor, leak: float) -> Tensor:
+    """max(x, 0), whose gradient where x < 0 is `leak` instead of 0."""
+    if leak == 0:
+        return torch.relu_(x)
+    below = leak * x.clamp(max=0)
+    return torch.relu(x) + (below - below.detach())

@@ -67,14 +67,15 @@ class Settings:
     fisher_batches: int = 100
     floor: float = 0.0  # fraction of each layer's mean Fisher added everywhere
     normalize: float | None = None  # scale each task's Fisher to this trace
+    leak: float = 0.0  # slope that the Fisher sees in units where they are off
     silence: bool = False  # zero a task's gains of the units that are dead on it
     how: How = "proximal"
     ewc_start: int = 5_000_000  # steps in a task before its well is dug
     min_visit: int = 1_000  # steps since it was dug before it is dug anew: not for a passing doubt
 
     # task recognition
-    levels: int = 16  # grey levels a pixel is rounded to
-    prior: float = 0.1  # Dirichlet mass a pixel
+    levels: int = 8  # grey levels a pixel is rounded to
+    prior: float = 1.0  # Dirichlet mass a pixel
     window: int = 4  # observations a window
     wins: int = 2  # windows in a row that open a task
     independent: float = 15.0  # pixels that a frame counts as
