@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop, SparseAdam
 
 import ewc
+from ewc.step import StepSize
 
 Make = Callable[[nn.Module], Optimizer]
 
@@ -259,6 +260,24 @@ def test_unknown_steps_are_refused_and_the_gradient_pull_is_named() -> None:
         with pytest.raises(ValueError, match=r"not those of \w+; use .*how='gradient'"):
             problem.memory.attach(optimizer)
         problem.memory.attach(optimizer, how="gradient")
+
+
+def test_an_optimizer_can_say_itself_what_its_steps_are() -> None:
+    class Halved(SGD):
+        def step(self, closure=None):
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.data.sub_(parameter.grad, alpha=group["lr"] / 2)
+
+        def step_size(self, group, parameters, states):
+            return StepSize(group["lr"] / 2)
+
+    problem = Problem()
+    optimizer = Halved(problem.model.parameters(), lr=0.6)
+    problem.memory.attach(optimizer)
+    minimum = problem.minimum()
+    train(problem, optimizer)
+    torch.testing.assert_close(problem.weights(), minimum, rtol=0, atol=1e-8)
 
 
 def test_a_subclass_that_keeps_the_step_is_known() -> None:

@@ -17,6 +17,7 @@ from torch.optim import SGD, Adam, Optimizer, RMSprop
 from ewc.wells import Well, energy
 
 How = Literal["proximal", "gradient"]
+TINY = 1e-36  # a moment so small is as good as zero: its root is far below any eps in use
 SMALLEST_EPS = 1e-30  # with eps=0 a weight that never had a gradient would be pulled by 0 / 0
 Group = Mapping[str, Any]
 State = Mapping[str, Tensor]
@@ -150,14 +151,20 @@ def pull_weights(stiffness: list[Tensor], scale: list[Tensor] | float) -> list[T
 def step_size_rule(optimizer: Optimizer) -> StepSizeRule:
     """Return the function that knows the steps of this optimizer, or raise.
 
-    A subclass counts as its parent as long as it does not bring a `step` of its own.
+    A subclass counts as its parent as long as it does not bring a `step` of its own. An optimizer
+    of one's own can say itself what its steps are, with a method `step_size` that takes what the
+    rules below take.
     """
+    own: StepSizeRule | None = getattr(optimizer, "step_size", None)
+    if own is not None:
+        return own
     for step, rule in _RULES.items():
         if inspect.unwrap(type(optimizer).step) is inspect.unwrap(step):
             return rule
     raise ValueError(
         "how='proximal' knows the steps of SGD, Adam, AdamW and RMSprop, not those of "
-        f"{type(optimizer).__name__}; use attach(optimizer, how='gradient')"
+        f"{type(optimizer).__name__}; use attach(optimizer, how='gradient'), "
+        "or give it a method step_size(group, parameters, states) -> ewc.step.StepSize"
     )
 
 
@@ -219,8 +226,10 @@ def _moments(key: str, parameters: Sequence[Tensor], states: Sequence[State]) ->
 
 
 def _roots(moments: Sequence[Tensor]) -> list[Tensor]:
+    # On CPUs the root of zero, the moment of a dead unit's weights, takes six times as long.
     return [
-        moment.to(torch.promote_types(moment.dtype, torch.float32)).sqrt() for moment in moments
+        moment.to(torch.promote_types(moment.dtype, torch.float32)).clamp_min(TINY).sqrt_()
+        for moment in moments
     ]
 
 

@@ -14,12 +14,13 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.optim import Adam, Optimizer, RMSprop
+from torch.optim import Adam, Optimizer
 
 from ewc.memory import EWC
 
 from .network import SHARED, QNetwork
 from .replay import Batch
+from .rmsprop import CappedRMSProp
 from .settings import Settings
 
 
@@ -214,7 +215,6 @@ def make_optimizer(settings: Settings, parameters: list[nn.Parameter]) -> Optimi
     """The paper's RMSProp, or Adam."""
     if settings.optimizer == "adam":
         return Adam(parameters, lr=settings.lr, eps=settings.adam_epsilon, fused=True)
-    # The reference implementation adds up the gradients of a minibatch where we average them:
-    # dividing ε by the batch size makes the steps, and the maximum rate, the same.
-    epsilon = settings.lr / settings.max_lr / settings.batch_size
-    return RMSprop(parameters, lr=settings.lr, alpha=0.95, eps=epsilon, centered=True)
+    # The reference implementation adds up the gradients of a minibatch where we average them: a
+    # maximum rate as much larger makes the steps the same.
+    return CappedRMSProp(parameters, lr=settings.lr, max_lr=settings.max_lr * settings.batch_size)

@@ -13,7 +13,7 @@ Where the paper's appendix contradicts itself or leaves something open, it is se
    only be one over that root; for a convolution the incoming units are kernel area x filters.
 4. Switch matrix Γ of the recogniser: its rows sum to one for two contexts only; we share the
    switch probability evenly among the others (see `recognition`).
-5. "Maximum learning rate" 2.5e-3: RMSProp's step is rate / (√v + ε) with ε = rate / maximum.
+5. "Maximum learning rate" 2.5e-3: RMSProp's step is rate / √(v + ε²) with ε = rate / maximum.
 6. The Fisher is not specified for a Q-network. `fisher` chooses; each has a default strength.
 """
 
