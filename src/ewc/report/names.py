@@ -30,4 +30,4 @@ def game_name(game: str) -> str:
         short = re.sub(r"rotate(\d+)", r"\1°", game.removeprefix("minatar/"))
         short = re.sub(r"(a)ctions(\d)|(c)hannels(\d)", r"\1\2\3\4", short)
         return re.sub("[:_,]", " ", short)
-    return re.sub("(?<=[a-z])(?=[A-Z])", " ", game)
+    return re.sub("(?<=[a-z])(?=[A-Z])", " ", game).replace("Up NDown", "Up'n Down")
