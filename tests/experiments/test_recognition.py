@@ -19,6 +19,8 @@ TINY: dict[str, Any] = {
     "games": ("minatar/breakout", "minatar/space_invaders"),
     "segment_steps": 600,
     "max_episode_steps": 100,
+    "levels": 2,  # a cell is empty or not
+    "prior": 0.1,  # so few cells are lit that with more mass both games look alike
 }
 
 

@@ -1,10 +1,12 @@
 """Games learned in a row: who is protected, what is recognised, and runs that are killed."""
 
+import copy
 import itertools
 import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -210,6 +212,23 @@ def test_epsilon_falls_on_each_task_s_own_timer() -> None:
 
 
 # Runs that are killed
+
+
+def test_stopped_before_the_last_test_it_ends_the_same(tmp_path: Path) -> None:
+    """Then no game is running any more, and the state holds none."""
+    whole, resumed = make_continual(config("ewc-fmn")), make_continual(config("ewc-fmn"))
+    whole.keep_in(tmp_path / "whole")
+    (tmp_path / "whole").mkdir()
+    for _ in whole.run():
+        if whole.segment == 3:
+            break
+    state = copy.deepcopy(whole.state_dict())
+    resumed.keep_in(shutil.copytree(tmp_path / "whole", tmp_path / "resumed"))
+    resumed.load_state_dict(state)
+    rows = [[row for row in learner.run() if row] for learner in (whole, resumed)]
+    assert rows[0] == rows[1]
+    assert rows[0][-1]["kind"] == "test"
+    assert_equal(whole.state_dict(), resumed.state_dict())
 
 
 def train(run: RunDirectory, options: dict[str, Any]) -> None:

@@ -86,6 +86,11 @@ class ContinualLearner:
         return (self.segment + self.row / self._rows_a_segment) / len(self.schedule)
 
     @property
+    def _over(self) -> bool:
+        """All segments are played; the last test may be still to come."""
+        return self.segment == len(self.schedule)
+
+    @property
     def _rows_a_segment(self) -> int:
         return -(-self.settings.segment_steps // self.settings.environments)
 
@@ -101,7 +106,7 @@ class ContinualLearner:
             elif not self.tested:
                 self.outbox.append(self._test())
                 self.tested = True
-            elif self.segment < len(self.schedule):
+            elif not self._over:
                 self._play_chunk()
                 yield None
             else:
@@ -147,10 +152,10 @@ class ContinualLearner:
         self.segment, self.row = self.segment + 1, 0
         self.tested = False
         self.experience.pending.clear()
-        if self.segment < len(self.schedule):
-            self._begin_segment()
-        else:
+        if self._over:
             self.agent.settle()
+        else:
+            self._begin_segment()
 
     def _play_row(self) -> None:
         """One step of all copies of the game, and the learning that is due."""
@@ -260,7 +265,7 @@ class ContinualLearner:
                 self._recognize_in,
                 seed=self.seed,
                 segment=self.segment,
-                clips=self.segment == len(self.schedule),
+                clips=self._over,
             )
         return {
             "kind": "test",
@@ -291,14 +296,13 @@ class ContinualLearner:
             "experience": self.experience.state_dict(),
             "examiner": self.examiner.state_dict(),
             "stacks": torch.from_numpy(self.stacks.states),
-            "environments": self.environments.state_dict(),
+            "environments": {} if self._over else self.environments.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from where `state_dict` was called, in a learner of the same config."""
-        segment = state["segment"]
-        self.segment = segment
-        if segment < len(self.schedule):
+        self.segment = state["segment"]
+        if not self._over:
             self._begin_segment()
         for name in _PLAIN:
             setattr(self, name, state[name])
@@ -312,7 +316,7 @@ class ContinualLearner:
         self.experience.load_state_dict(state["experience"])
         self.examiner.load_state_dict(state["examiner"])
         self.stacks.states[:] = state["stacks"].numpy()
-        if segment < len(self.schedule):
+        if not self._over:
             self.environments.load_state_dict(state["environments"])
 
 
