@@ -79,3 +79,10 @@ def one_step(problem: Problem, optimizer: Optimizer) -> None:
     optimizer.zero_grad()
     problem.loss().backward()
     optimizer.step()
+
+
+def train(problem: Problem, optimizer: Optimizer, sign: float = 1.0) -> None:
+    for _ in range(250):
+        optimizer.zero_grad()
+        (sign * problem.loss()).backward()
+        optimizer.step()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from held_regression import STRENGTH, Problem, one_step
+from held_regression import STRENGTH, Problem, one_step, train
 from torch import Tensor, nn
 from torch.optim import LBFGS, SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop, SparseAdam
 
@@ -13,13 +13,6 @@ import ewc
 from ewc.step import StepSize
 
 Make = Callable[[nn.Module], Optimizer]
-
-
-def train(problem: Problem, optimizer: Optimizer, sign: float = 1.0) -> None:
-    for _ in range(250):
-        optimizer.zero_grad()
-        (sign * problem.loss()).backward()
-        optimizer.step()
 
 
 OPTIMIZERS: dict[str, Make] = {
@@ -262,30 +255,24 @@ def test_unknown_steps_are_refused_and_the_gradient_pull_is_named() -> None:
         problem.memory.attach(optimizer, how="gradient")
 
 
-def test_an_optimizer_can_say_itself_what_its_steps_are() -> None:
-    class Halved(SGD):
-        def step(self, closure=None):
-            for group in self.param_groups:
-                for parameter in group["params"]:
-                    parameter.data.sub_(parameter.grad, alpha=group["lr"] / 2)
+class SameStep(SGD):
+    pass
 
-        def step_size(self, group, parameters, states):
-            return StepSize(group["lr"] / 2)
 
+class Halved(SGD):
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.data.sub_(parameter.grad, alpha=group["lr"] / 2)
+
+    def step_size(self, group, parameters, states):
+        return StepSize(group["lr"] / 2)
+
+
+@pytest.mark.parametrize("kind", [SameStep, Halved])
+def test_a_subclass_that_keeps_the_step_or_says_its_own_is_known(kind: type[SGD]) -> None:
     problem = Problem()
-    optimizer = Halved(problem.model.parameters(), lr=0.6)
-    problem.memory.attach(optimizer)
-    minimum = problem.minimum()
-    train(problem, optimizer)
-    torch.testing.assert_close(problem.weights(), minimum, rtol=0, atol=1e-8)
-
-
-def test_a_subclass_that_keeps_the_step_is_known() -> None:
-    class SameStep(SGD):
-        pass
-
-    problem = Problem()
-    optimizer = SameStep(problem.model.parameters(), lr=0.3)
+    optimizer = kind(problem.model.parameters(), lr=0.3)
     problem.memory.attach(optimizer)
     minimum = problem.minimum()
     train(problem, optimizer)

@@ -183,7 +183,7 @@ def adam_step_size(group: Group, parameters: Sequence[Tensor], states: Sequence[
     """η = lr / (√v̂ + ε), with v̂ the bias-corrected second moment (its maximum with amsgrad)."""
     key = "max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"
     beta = float(group["betas"][1])
-    scale = _roots(_moments(key, parameters, states))
+    scale = _roots(moments(key, parameters, states))
     corrections = [1 - beta ** float(state["step"]) if state else 1.0 for state in states]
     torch._foreach_mul_(scale, [correction**-0.5 for correction in corrections])
     torch._foreach_add_(scale, max(group["eps"], SMALLEST_EPS))
@@ -194,12 +194,12 @@ def rmsprop_step_size(
     group: Group, parameters: Sequence[Tensor], states: Sequence[State]
 ) -> StepSize:
     """η = lr / (√v + ε), centered lr / (√(v − ḡ²) + ε), each over 1 − μ with momentum μ."""
-    moments = _moments("square_avg", parameters, states)
+    squares = moments("square_avg", parameters, states)
     if group["centered"]:
-        means = _moments("grad_avg", parameters, states)
-        moments = list(torch._foreach_addcmul(moments, means, means, value=-1.0))
-        torch._foreach_clamp_min_(moments, 0.0)
-    scale = _roots(moments)
+        means = moments("grad_avg", parameters, states)
+        squares = list(torch._foreach_addcmul(squares, means, means, value=-1.0))
+        torch._foreach_clamp_min_(squares, 0.0)
+    scale = _roots(squares)
     torch._foreach_add_(scale, max(group["eps"], SMALLEST_EPS))
     return StepSize(float(group["lr"]) / _one_minus(float(group["momentum"])), scale)
 
@@ -217,7 +217,7 @@ def _one_minus(momentum: float) -> float:
     return 1 - momentum
 
 
-def _moments(key: str, parameters: Sequence[Tensor], states: Sequence[State]) -> list[Tensor]:
+def moments(key: str, parameters: Sequence[Tensor], states: Sequence[State]) -> list[Tensor]:
     """The optimizer's moments; zero, as in the optimizer, for a weight that was never stepped."""
     return [
         state[key] if state else torch.zeros_like(parameter)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from held_regression import Problem
+from held_regression import Problem, train
 from torch import nn
 
 from ewc.rl.rmsprop import CappedRMSProp
@@ -52,8 +52,5 @@ def test_the_proximal_pull_reaches_the_minimum() -> None:
     minimum = problem.minimum()
     optimizer = CappedRMSProp(list(problem.model.parameters()), lr=0.03, max_lr=0.3, alpha=0.9)
     problem.memory.attach(optimizer)
-    for _ in range(250):
-        optimizer.zero_grad()
-        problem.loss().backward()
-        optimizer.step()
+    train(problem, optimizer)
     torch.testing.assert_close(problem.weights(), minimum, rtol=0, atol=1e-8)

@@ -153,10 +153,12 @@ class Agent:
 
         Q-learning goes on oscillating, and the policy of one moment may be far below the average's.
         """
+        if self._averaged == 0:
+            yield
+            return
         parameters: list[Tensor] = list(self.network.parameters())
         moving = [parameter.detach().clone() for parameter in parameters]
-        if self._averaged > 0:
-            _copy(self._average, parameters)
+        _copy(self._average, parameters)
         try:
             yield
         finally:

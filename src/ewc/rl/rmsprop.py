@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ewc.step import Group, State, StepSize
+from ewc.step import Group, State, StepSize, moments
 
 
 class CappedRMSProp(Optimizer):
@@ -37,14 +37,16 @@ class CappedRMSProp(Optimizer):
             torch._foreach_mul_(squares, group["alpha"])
             torch._foreach_addcmul_(squares, gradients, gradients, 1 - group["alpha"])
             torch._foreach_lerp_(means, gradients, 1 - group["alpha"])
-            torch._foreach_addcdiv_(parameters, gradients, _roots(group, states), -group["lr"])
+            torch._foreach_addcdiv_(
+                parameters, gradients, _roots(group, squares, means), -group["lr"]
+            )
 
     def step_size(
         self, group: Group, parameters: Sequence[Tensor], states: Sequence[State]
     ) -> StepSize:
         """η / √(v − m² + ε²) of each weight, for the proximal pull of EWC."""
-        del states  # which are empty for weights that were never stepped
-        return StepSize(group["lr"], _roots(group, [self._state(p) for p in parameters]))
+        squares, means = (moments(key, parameters, states) for key in ("square_avg", "grad_avg"))
+        return StepSize(group["lr"], _roots(group, squares, means))
 
     def _state(self, parameter: Tensor) -> dict[str, Tensor]:
         state: dict[str, Tensor] = self.state[parameter]
@@ -54,12 +56,9 @@ class CappedRMSProp(Optimizer):
         return state
 
 
-def _roots(group: Group, states: Sequence[State]) -> list[Tensor]:
+def _roots(group: Group, squares: list[Tensor], means: list[Tensor]) -> list[Tensor]:
     """√(v − m² + ε²)."""
-    means = [state["grad_avg"] for state in states]
-    roots = list(
-        torch._foreach_addcmul([state["square_avg"] for state in states], means, means, value=-1)
-    )
+    roots = list(torch._foreach_addcmul(squares, means, means, value=-1))
     torch._foreach_clamp_min_(roots, 0.0)  # rounding may have gone below
     torch._foreach_add_(roots, (group["lr"] / group["max_lr"]) ** 2)
     torch._foreach_sqrt_(roots)
