@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ewc.importance.batch_norm import normalized
 from ewc.importance.graph import LOOKUP, Node
 from ewc.importance.layout import Layout
 from ewc.importance.rules import Convolution, Lookup, Product, Rule, Scaled
@@ -83,11 +84,7 @@ def _group_norm(node: Node, slot: int) -> tuple[Tensor, float]:
 
 
 def _batch_norm(node: Node, slot: int) -> tuple[Tensor, float]:
-    """In eval mode: the running statistics are constants."""
-    inputs = node._saved_input
-    shape = (1, -1) + (1,) * (inputs.ndim - 2)
-    mean, rstd = node._saved_running_mean, (node._saved_running_var + node._saved_eps).rsqrt()
-    return (inputs - mean.view(shape)) * rstd.view(shape), 1.0
+    return normalized(node)[0], 1.0
 
 
 BINDERS: dict[tuple[str, int], Binder] = {
@@ -111,24 +108,39 @@ BINDERS: dict[tuple[str, int], Binder] = {
 }
 
 
+OPERATIONS = {name for name, _ in BINDERS}
+
+
 def plain_lookup(node: Node) -> bool:
     """An embedding whose gradient is a plain sum over positions."""
     return not (node._saved_scale_grad_by_freq or node._saved_sparse)
 
 
-def supported(node: Node, slot: int, layout: Layout) -> bool:
-    """Whether there is a rule for this slot that is exact for how the operation was called."""
-    match node.name():
-        case "AddmmBackward0":
-            return (
-                layout.dim == 0 and node._saved_alpha == 1 and node._saved_beta == 1 and slot != 1
-            )
-        case "MmBackward0":
-            return layout.dim == 0 and slot == 1
-        case "ConvolutionBackward0" | "NativeGroupNormBackward0":
-            return layout.dim == 0 and slot in (1, 2)
-        case "NativeBatchNormBackward0":
-            return layout.dim == 0 and slot in (1, 2) and not node._saved_training
-        case name if name == LOOKUP:
-            return plain_lookup(node)
-    return (node.name(), slot) in BINDERS
+def supported(node: Node, slot: int, layout: Layout, weight: torch.Size) -> bool:
+    """Whether there is a rule for this slot that is exact for how the operation was called, with a
+    weight that all samples share.
+    """
+    name = node.name()
+    if (name, slot) not in BINDERS:
+        return False
+    first = layout.dim == 0
+    match name, slot:
+        case "AddmmBackward0", 0:
+            return node._saved_beta == 1 and first and _shared(node, layout, weight)
+        case "AddmmBackward0", _:
+            return first and node._saved_alpha == 1
+        case (("MmBackward0" | "ConvolutionBackward0" | "NativeGroupNormBackward0"), _):
+            return first
+        case "NativeBatchNormBackward0", _:
+            return first and not node._saved_training
+        case _ if name == LOOKUP:
+            return plain_lookup(node) and layout.dim < node._saved_indices.ndim
+        case "NativeLayerNormBackward0", _:
+            return layout.dim < len(node._input_metadata[0].shape) - len(weight)
+    return _shared(node, layout, weight)
+
+
+def _shared(node: Node, layout: Layout, weight: torch.Size) -> bool:
+    """Whether the weight is broadcast over the dimension of the samples."""
+    aligned = layout.dim - len(node._input_metadata[0].shape) + len(weight)
+    return aligned < 0 or weight[aligned] == 1

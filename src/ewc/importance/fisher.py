@@ -16,11 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ewc.importance.batch_norm import mend_batch_norms
 from ewc.importance.batches import Batch, read_batches
 from ewc.importance.gathering import Gathering
 from ewc.importance.graph import Graph
 from ewc.importance.likelihood import Kind, Likelihood, check_options, cotangents
-from ewc.importance.plan import Plan, Probe, make_plan, mixes
+from ewc.importance.mixing import mixes, same_output
+from ewc.importance.plan import Plan, Probe, Trust, first_look, make_plan
 from ewc.importance.preserve import left_as_found
 from ewc.importance.rules import widen
 from ewc.importance.together import BatchWork
@@ -127,7 +129,7 @@ class _FisherPass:
             )
             for name, p in parameters.items()
         }
-        self.plans: dict[tuple[Any, ...], Plan] = {}
+        self.trust: dict[tuple[Any, ...], Trust | None] = {}  # None: samples mix
         self.gathering: Gathering | None = None
         self.room = 0  # samples that may run together
 
@@ -181,7 +183,7 @@ class _FisherPass:
             self.add_alone(batch, list(self.parameters), list(self.cotangents(batch, output)))
         else:
             plan = self.plan(batch, output, graph)
-            if plan.mixed:
+            if plan is None:
                 for n in range(batch.size):
                     sample = batch.take(n, n + 1)
                     vectors = list(self.cotangents(sample, self.outputs(sample)))
@@ -209,21 +211,43 @@ class _FisherPass:
     def cotangents(self, batch: Batch, output: Tensor) -> Iterable[Tensor]:
         return cotangents(output, batch.targets, batch.mask, where=batch.where, **self.options)
 
-    def plan(self, batch: Batch, output: Tensor, graph: Graph) -> Plan:
-        known = self.plans.get(graph.key)
-        if known and (known.mixed or not mixes(self.model, batch, output, [batch.size - 1])):
-            return known
-        plan = make_plan(self.model, batch, Probe(output, graph), self.names)
-        if plan.mixed:
+    def plan(self, batch: Batch, output: Tensor, graph: Graph) -> Plan | None:
+        """How to go about the batch; None if its samples mix."""
+        full, last = Probe(output, graph), batch.size - 1
+        if graph.key not in self.trust:
+            self.trust[graph.key] = self.first_look(batch, full)
+            mixed = self.trust[graph.key] is None
+        else:
+            mixed = self.trust[graph.key] is not None and self.mixes(batch, full, [last])
+        if mixed:
+            self.trust[graph.key] = None
             warnings.warn(
                 "the model's output for a sample depends on the other samples of its batch: "
                 "the Fisher is taken one sample at a time, as if each came alone",
                 EWCWarning,
                 stacklevel=5,
             )
-        if plan.lasting:
-            self.plans[graph.key] = plan
-        return plan
+        trust = self.trust[graph.key]
+        return None if trust is None else make_plan(full, trust)
+
+    def first_look(self, batch: Batch, full: Probe) -> Trust | None:
+        """What holds for all batches with such a graph, found with a few samples of this one; None
+        if samples mix.
+        """
+        if self.mixes(batch, full, [0, batch.size - 1]):
+            return None
+        if batch.size < 4:
+            return first_look(full, full)
+        chosen = [batch.size // 2, batch.size - 1]
+        output = batch.pick(chosen).outputs(self.model)
+        few = Probe(output, Graph(output, self.names))
+        rounding = full.graph.rounding
+        if not all(same_output(output[i], full.output[n], rounding) for i, n in enumerate(chosen)):
+            return None
+        return first_look(full, few)
+
+    def mixes(self, batch: Batch, full: Probe, samples: list[int]) -> bool:
+        return mixes(self.model, batch, full.output, full.graph, samples)
 
     def add_together(self, batch: Batch, output: Tensor, graph: Graph, plan: Plan) -> None:
         """The fast way: one backward pass a cotangent to the operations that use parameters, then
@@ -246,6 +270,7 @@ class _FisherPass:
     def add_alone(self, sample: Batch, names: list[str], vectors: list[Tensor]) -> None:
         """The general way: one sample's gradients by plain autograd."""
         output = sample.outputs(self.model)
+        mend_batch_norms(Graph(output, self.names))
         inputs = [self.parameters[name] for name in names]
         for vector in vectors:
             grads = torch.autograd.grad(

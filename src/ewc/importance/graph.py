@@ -7,15 +7,16 @@ compared node by node, and `Step`s are the ways a parameter passes on its way to
 transposed, cut, reshaped or cast, never mixed with data.
 """
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge
 
 Node = Any  # torch.autograd.graph.Node, whose saved values have no types
@@ -26,6 +27,7 @@ class Graph:
 
     def __init__(self, output: Tensor, parameters: Mapping[int, str]) -> None:
         """`parameters` are the names of the parameters to find, by their `id`."""
+        self.output_number = output.output_nr
         self.nodes: list[Node] = []
         self.parameters: dict[int, str] = {}
         index: dict[Node | None, int] = {None: -1}
@@ -50,6 +52,19 @@ class Graph:
         ]
 
     @cached_property
+    def consumers_first(self) -> list[int]:
+        """The nodes in an order in which each comes after all that consume its results."""
+        waiting = Counter(child for edges in self.edges for child, _ in edges)
+        ready, order = [0], []
+        while ready:
+            order.append(ready.pop())
+            for child, _ in self.edges[order[-1]]:
+                waiting[child] -= 1
+                if child >= 0 and not waiting[child]:
+                    ready.append(child)
+        return order
+
+    @cached_property
     def key(self) -> tuple[Any, ...]:
         """What makes two graphs the same computation: the operations, how they hang together, and
         the parameters.
@@ -65,6 +80,17 @@ class Graph:
                 found.setdefault(child, []).append((number, consumer, slot))
         return found
 
+    @cached_property
+    def used(self) -> list[list[int]]:
+        """For each node the numbers of its results that are used."""
+        numbers: list[set[int]] = [set() for _ in self.nodes]
+        numbers[0].add(self.output_number)
+        for edges in self.edges:
+            for child, number in edges:
+                if child >= 0:
+                    numbers[child].add(number)
+        return [sorted(one) for one in numbers]
+
     @property
     def elements(self) -> int:
         """How many numbers the results of the operations hold, the parameters' own left out."""
@@ -75,25 +101,37 @@ class Graph:
         made = (node for i, node in enumerate(self.nodes) if i not in leaves | views)
         return sum(prod(node._input_metadata[0].shape) for node in made)
 
+    def operation(self, node: int) -> str:
+        """What PyTorch calls the operation, "" if it is not one of its own."""
+        return operation(self.nodes[node].name())
+
     def shape(self, node: int, number: int = 0) -> torch.Size:
         """The shape of a node's forward result."""
         shape: torch.Size = self.nodes[node]._input_metadata[number].shape
         return shape
 
+    def dtype(self, node: int) -> torch.dtype:
+        """The type of a node's forward result."""
+        dtype: torch.dtype = self.nodes[node]._input_metadata[0].dtype
+        return dtype
+
+    @cached_property
+    def rounding(self) -> float:
+        """The relative rounding error of the coarsest type that is computed in."""
+        types = {meta.dtype for node in self.nodes for meta in node._input_metadata[:1]}
+        return max(torch.finfo(one).eps for one in types if one.is_floating_point or one.is_complex)
+
     @property
-    def follows_data(self) -> bool:
-        """Whether the data may decide which sample's row goes where."""
-        return any(
-            isinstance(node, BackwardCFunction) or node.name().startswith(BY_INDEX)
-            for node in self.nodes
-        )
+    def nested(self) -> bool:
+        """Whether some results are nested tensors, which have no shape that could be compared."""
+        return any(m.is_nested_tensor for node in self.nodes for m in node._input_metadata)
 
     def pull_back(self, output: Tensor, vector: Tensor, nodes: Sequence[int]) -> list[Tensor]:
         """The gradients of `vector · output` at the results of `nodes`, zero where none arrives."""
         edges = [GradientEdge(self.nodes[i], 0) for i in nodes]
         grads = torch.autograd.grad(output, edges, vector, retain_graph=True, allow_unused=True)
         return [
-            output.new_zeros(self.shape(i)) if grad is None else grad
+            output.new_zeros(self.shape(i), dtype=self.dtype(i)) if grad is None else grad
             for i, grad in zip(nodes, grads, strict=True)
         ]
 
@@ -132,9 +170,6 @@ class Step:
         return buffer  # cast, alias or clone
 
 
-BY_INDEX = (
-    "Gather", "Index", "MaskedS", "Put", "RepeatInterleave", "Scatter", "Sort", "Take", "Topk",
-)  # fmt: skip
 LOOKUP = "EmbeddingBackward0"
 VIEWS = {
     "AliasBackward0",
@@ -151,6 +186,19 @@ VIEWS = {
 STEPS = VIEWS | {LOOKUP}
 
 
+def signed(saved: int) -> int:
+    """A saved number; negative ones come back as unsigned 64-bit numbers."""
+    return saved - 2**64 if saved >= 2**63 else saved
+
+
 def _dim(saved: int, rank: int) -> int:
-    """A saved dimension; negative ones come back as unsigned 64-bit numbers."""
-    return (saved - 2**64 if saved >= 2**63 else saved) % rank
+    return signed(saved) % rank
+
+
+@cache
+def operation(name: str) -> str:
+    """The operation behind the name of a node (`Add` of `AddBackward0`), "" if it is not one of
+    PyTorch's own.
+    """
+    found = re.fullmatch(r"(\w+)Backward\d+", name)  # those of users have no number
+    return found[1] if found else ""

@@ -21,8 +21,13 @@ BUDGET = 2**21
 ROWS = 256
 
 
-def widen(tensor: Tensor) -> Tensor:
+def accumulates_in(dtype: torch.dtype) -> torch.dtype:
     """At least float32: squares of small half-precision gradients would vanish."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def widen(tensor: Tensor) -> Tensor:
+    """`tensor` in the type in which its squares are summed."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
