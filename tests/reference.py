@@ -65,13 +65,17 @@ def batch_of_one_fisher(
     weighted_labels: WeightedLabels,
     likelihood: str = "categorical",
 ) -> dict[str, Tensor]:
-    """1/N Σ_n Σ_y w(y) (∂log p(y|x_n)/∂θ)², one sample and one label at a time."""
+    """1/P Σ_n Σ_y w(y) (∂log p(y|x_n)/∂θ)², one sample and one label at a time; P is the number of
+    positions of all samples that are not ignored.
+    """
     parameters = dict(model.named_parameters())
     total = {name: torch.zeros_like(p) for name, p in parameters.items()}
-    count = len(inputs[0])
-    for n in range(count):
+    count = 0
+    for n in range(len(inputs[0])):
         output = model(*(x[n : n + 1] for x in inputs))
         target = None if targets is None else targets[n : n + 1]
+        labelled = target is not None and likelihood == "categorical"
+        count += int((target != -100).sum()) if labelled else output[..., 0].numel()
         for weight, label in weighted_labels(output.detach(), target):
             value = log_probability(output, likelihood, label)
             grads = torch.autograd.grad(

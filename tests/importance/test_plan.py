@@ -32,12 +32,12 @@ def check(model: nn.Module, *batches: Inputs) -> None:
         with torch.no_grad():
             outputs = model(*inputs)
         labelled.append((inputs, torch.randint(outputs.shape[-1], outputs.shape[:-1])))
-    total = sum(len(targets) for _, targets in labelled)
+    total = sum(targets.numel() for _, targets in labelled)
     expected = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     for inputs, targets in labelled:
         one = batch_of_one_fisher(model, inputs, targets, the_target)
         for name, fisher in one.items():
-            expected[name] += fisher * len(targets) / total
+            expected[name] += fisher * targets.numel() / total
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         actual = ewc.fisher_diagonal(model, labelled, kind="empirical")

@@ -20,11 +20,18 @@ from ewc.importance.batch_norm import mend_batch_norms
 from ewc.importance.batches import Batch, read_batches
 from ewc.importance.gathering import Gathering
 from ewc.importance.graph import Graph
-from ewc.importance.likelihood import Kind, Likelihood, check_options, cotangents
+from ewc.importance.likelihood import (
+    Kind,
+    Likelihood,
+    Positions,
+    check_options,
+    cotangents,
+    count_positions,
+)
 from ewc.importance.mixing import mixes, same_output
 from ewc.importance.plan import Plan, Probe, Trust, first_look, make_plan
 from ewc.importance.preserve import left_as_found
-from ewc.importance.rules import widen
+from ewc.importance.rules import accumulates_in, widen
 from ewc.importance.together import BatchWork
 from ewc.selection import ParameterSelection, select_parameters, unwrap
 from ewc.warnings import EWCWarning
@@ -40,6 +47,7 @@ def fisher_diagonal(
     *,
     kind: Kind = "exact",
     likelihood: Likelihood = "categorical",
+    positions: Positions = "mean",
     max_samples: int | None = None,
     parameters: ParameterSelection = None,
     generator: torch.Generator | None = None,
@@ -55,8 +63,12 @@ def fisher_diagonal(
             the data.
         likelihood: `"categorical"` (logits in the last dimension; a label of -100 is ignored),
             `"gaussian"` (unit variance), `"bernoulli"` (logits), or, for `"empirical"`, a callable
-            `(outputs, targets) -> log p`, one value a sample. The log-likelihood of a sequence is
+            `(outputs, targets) -> log p`, one value per sample. The log-likelihood of a sequence is
             the sum over its positions.
+        positions: the scale of outputs with more than two dimensions, such as sequences of tokens.
+            `"mean"` divides by the number of positions (those not ignored) instead of the number of
+            samples, for losses that are a mean over tokens; `"sum"` by the number of samples, for
+            losses that are a sum over the tokens of each sample.
         max_samples: stop after so many samples.
         parameters: names to take, as glob patterns (`"!head.*"` leaves out), or a callable; all
             trainable ones by default.
@@ -73,7 +85,7 @@ def fisher_diagonal(
         >>> {name: tuple(values.shape) for name, values in fisher.items()}
         {'weight': (3, 4), 'bias': (3,)}
     """
-    check_options(kind, likelihood)
+    check_options(kind, likelihood, positions)
     if torch.is_inference_mode_enabled():
         raise RuntimeError(
             "fisher_diagonal needs gradients and cannot run under torch.inference_mode(); "
@@ -89,18 +101,20 @@ def fisher_diagonal(
                 f"the Fisher of a complex parameter is not defined here: leave out {name!r} "
                 f"with parameters='!{name}'"
             )
-    with left_as_found(model):
+    with left_as_found(model) as randomness:
         fisher = _FisherPass(model, selected, kind, likelihood, generator)
         samples = 0
         for batch in read_batches(batches, model):
             if max_samples is not None and samples + batch.size > max_samples:
                 batch = batch.take(0, max_samples - samples)
-            fisher.take(batch)
+            with randomness:
+                fisher.take(batch)
             samples += batch.size
             if samples == max_samples:
                 break
-        fisher.flush()
-    return fisher.mean(max_samples)
+        with randomness:
+            fisher.flush()
+    return fisher.mean(max_samples, positions)
 
 
 class _FisherPass:
@@ -122,19 +136,17 @@ class _FisherPass:
             "likelihood": likelihood,
             "generator": generator,
         }
-        self.samples = 0
+        self.samples = self.positions = 0
         self.totals = {
-            name: torch.zeros(
-                p.shape, dtype=torch.promote_types(p.dtype, torch.float32), device=p.device
-            )
+            name: torch.zeros(p.shape, dtype=accumulates_in(p.dtype), device=p.device)
             for name, p in parameters.items()
         }
         self.trust: dict[tuple[Any, ...], Trust | None] = {}  # None: samples mix
         self.gathering: Gathering | None = None
         self.room = 0  # samples that may run together
 
-    def mean(self, wanted: int | None) -> dict[str, Tensor]:
-        """The sums over the number of samples, checked."""
+    def mean(self, wanted: int | None, positions: Positions) -> dict[str, Tensor]:
+        """The sums over the number of positions or samples, checked."""
         if self.samples == 0:
             raise ValueError("batches is empty: the Fisher needs at least one sample")
         if wanted is not None and self.samples < wanted:
@@ -143,8 +155,11 @@ class _FisherPass:
                 EWCWarning,
                 stacklevel=3,
             )
+        if self.positions == 0:
+            raise ValueError("no position counts: every label is -100, or every token is masked")
+        count = self.positions if positions == "mean" else self.samples
         for name, total in self.totals.items():
-            if not bool(total.div_(self.samples).sum().isfinite()):
+            if not bool(total.div_(count).sum().isfinite()):
                 raise ValueError(
                     f"the Fisher of {name!r} is not finite: its gradients overflow or are NaN"
                 )
@@ -191,6 +206,9 @@ class _FisherPass:
             else:
                 self.add_together(batch, output, graph, plan)
         self.samples += batch.size
+        self.positions += count_positions(
+            output, batch.targets, batch.mask, self.options["likelihood"]
+        )
 
     def outputs(self, batch: Batch) -> Tensor:
         output = batch.outputs(self.model)

@@ -10,8 +10,9 @@ the outputs, the *cotangents*. This file makes them:
 
 Several positions (a sequence) or outputs are independent given the input, and the sample's
 log-likelihood is their sum. In the expectation the cross terms vanish, so `exact` takes the
-positions one by one and is still exact. Draws invert the cumulative distribution of one uniform
-number an outcome, taken in order: the labels do not depend on how the samples are split into
+positions one by one and is still exact. `count_positions` says how many there are, for losses that
+are means over positions. Draws invert the cumulative distribution of one uniform
+number per outcome, taken in order: the labels do not depend on how the samples are split into
 batches.
 """
 
@@ -22,18 +23,22 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-Kind = Literal["exact", "sampled", "empirical"]
-LikelihoodName = Literal["categorical", "gaussian", "bernoulli"]
+from ewc.importance.agreement import IGNORE as IGNORE
+from ewc.importance.agreement import Kind as Kind
+from ewc.importance.agreement import LikelihoodName as LikelihoodName
+from ewc.importance.agreement import check_agreement
+
 LogLikelihood = Callable[[Tensor, Tensor | None], Tensor]
 Likelihood = LikelihoodName | LogLikelihood
+Positions = Literal["mean", "sum"]
 
-IGNORE = -100
 MAX_EXACT_OUTPUTS = 1000
 
 
-def check_options(kind: str, likelihood: object) -> None:
-    """Refuse an unknown kind or likelihood, naming the nearest one."""
+def check_options(kind: str, likelihood: object, positions: str) -> None:
+    """Refuse an unknown kind, likelihood or scale, naming the nearest one."""
     _check_name("kind", kind, get_args(Kind))
+    _check_name("positions", positions, get_args(Positions))
     if callable(likelihood):
         if kind != "empirical":
             raise ValueError(
@@ -76,10 +81,29 @@ def cotangents(
         )
     if callable(likelihood):
         yield _of_callable(likelihood, out, targets, where)
-    elif likelihood == "categorical":
-        yield from _categorical(out, targets, mask, kind, generator, where)
+        return
+    targets = check_agreement(output, targets, kind, likelihood, where)
+    counted = _counted_positions(out, targets, mask, likelihood)
+    if likelihood == "categorical":
+        yield from _categorical(out, targets, counted, kind, generator)
     else:
-        yield from _elementwise(out, targets, kind, likelihood, generator, where)
+        if counted is not None:
+            counted = counted.unsqueeze(-1)
+        for vector in _elementwise(out, targets, kind, likelihood, generator):
+            yield vector if counted is None else vector * counted
+
+
+def count_positions(
+    output: Tensor, targets: Tensor | None, mask: Tensor | None, likelihood: Likelihood
+) -> int:
+    """How many positions of a batch count: all that lie between the first dimension and the last,
+    less those that are ignored. A sample without such dimensions, or with a callable likelihood, is
+    one position.
+    """
+    if callable(likelihood):
+        return len(output)
+    counted = _counted_positions(output, targets, mask, likelihood)
+    return output[..., 0].numel() if counted is None else int(counted.sum())
 
 
 def _of_callable(
@@ -104,20 +128,11 @@ def _of_callable(
 def _categorical(
     logits: Tensor,
     targets: Tensor | None,
-    mask: Tensor | None,
+    counted: Tensor | None,
     kind: Kind,
     generator: torch.Generator | None,
-    where: str,
 ) -> Iterator[Tensor]:
     """Softmax over the last dimension: ∂log p_y/∂logits = onehot(y) − p."""
-    if logits.ndim < 2 or logits.shape[-1] < 2:
-        raise ValueError(
-            f"likelihood='categorical' needs outputs (batch, ..., classes) with 2 classes or more; "
-            f"{where} gave {tuple(logits.shape)}: use 'bernoulli' or 'gaussian' for single outputs"
-        )
-    if kind == "empirical":
-        targets = _checked_labels(logits, targets, where)
-    counted = _counted_positions(logits, targets, mask)
     probabilities = logits.softmax(-1)
     if kind == "exact":
         yield from _every_class(probabilities, counted)
@@ -129,10 +144,10 @@ def _categorical(
     )
     if counted is not None:
         labels = labels.clamp(min=0)
-    cotangent = probabilities.neg_()
-    cotangent.scatter_add_(
-        -1, labels.unsqueeze(-1), cotangent.new_ones(()).expand(*labels.shape, 1)
-    )
+    labels = labels.unsqueeze(-1)
+    cotangent = probabilities.neg_().scatter_(-1, labels, 0.0)
+    # 1 − p_y as the sum of the others: where p_y is close to one, the difference would be zero
+    cotangent.scatter_(-1, labels, -cotangent.sum(-1, keepdim=True))
     if counted is not None:
         cotangent.mul_(counted.unsqueeze(-1))
     yield cotangent
@@ -183,39 +198,18 @@ def refuse_many_outputs(outputs: int) -> None:
 
 
 def _counted_positions(
-    logits: Tensor, targets: Tensor | None, mask: Tensor | None
+    output: Tensor, targets: Tensor | None, mask: Tensor | None, likelihood: LikelihoodName
 ) -> Tensor | None:
-    """1 where a position counts: labelled (not -100) or, without labels, attended to."""
+    """1 where a position counts: labelled (not -100) or, without labels, attended to; None if all
+    do.
+    """
     counted = mask
-    if (
-        targets is not None
-        and not targets.is_floating_point()
-        and targets.shape == logits.shape[:-1]
-    ):
-        counted = None if int(targets.min()) > IGNORE else targets != IGNORE
-    if counted is None or counted.shape != logits.shape[:-1]:
+    if targets is not None and likelihood == "categorical" and not targets.is_floating_point():
+        ignored = targets == IGNORE
+        counted = ~ignored if bool(ignored.any()) else None
+    if counted is None or counted.shape != output.shape[:-1]:
         return None
-    return counted.to(logits.dtype)
-
-
-def _checked_labels(logits: Tensor, targets: Tensor | None, where: str) -> Tensor:
-    assert targets is not None
-    classes = logits.shape[-1]
-    if targets.is_floating_point() or targets.shape != logits.shape[:-1]:
-        raise ValueError(
-            f"categorical targets must be integer labels of shape {tuple(logits.shape[:-1])} "
-            "(classes are the last dimension of the outputs); "
-            f"{where} has {targets.dtype} {tuple(targets.shape)}"
-        )
-    least, most = targets.aminmax()
-    if not 0 <= int(least) <= int(most) < classes:
-        bad = ((targets < 0) & (targets != IGNORE)) | (targets >= classes)
-        if bool(bad.any()):
-            raise ValueError(
-                f"labels must be 0 to {classes - 1} (or {IGNORE}, ignored); "
-                f"{where} has {int(targets[bad][0])}"
-            )
-    return targets.long()
+    return counted.to(output.dtype)
 
 
 def _uniform(shape: torch.Size, like: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -265,24 +259,32 @@ def _elementwise(
     kind: Kind,
     likelihood: LikelihoodName,
     generator: torch.Generator | None,
-    where: str,
 ) -> Iterator[Tensor]:
     """Independent outputs, gaussian (unit variance) or bernoulli (logits): ∂log p(y)/∂output = y −
     mean.
     """
-    mean = out if likelihood == "gaussian" else out.sigmoid()
-    if kind == "exact":
-        deviation = torch.ones_like(out) if likelihood == "gaussian" else (mean * (1 - mean)).sqrt()
-        yield from _every_output(deviation)
-    elif kind == "sampled":
+    if kind == "empirical" and targets is not None:
+        values = targets.to(out.dtype)
+        yield values - out if likelihood == "gaussian" else _deviation(values, out)
+    elif kind == "exact":
+        variance = out.sigmoid() * (-out).sigmoid()
+        yield from _every_output(
+            torch.ones_like(out) if likelihood == "gaussian" else variance.sqrt()
+        )
+    else:
         uniform = _uniform(out.shape, out, generator)
         yield (
             torch.special.ndtri((uniform - 2.0**-25).clamp(max=1 - 2.0**-24))  # finite at 1
             if likelihood == "gaussian"
-            else (uniform <= mean).to(out.dtype) - mean
+            else _deviation((uniform <= out.sigmoid()).to(out.dtype), out)
         )
-    else:
-        yield _checked_values(out, targets, likelihood, where) - mean
+
+
+def _deviation(values: Tensor, logits: Tensor) -> Tensor:
+    """y − σ(x), as y σ(−x) − (1 − y) σ(x): where σ(x) is close to one, the difference would be
+    zero.
+    """
+    return values * (-logits).sigmoid() - (1 - values) * logits.sigmoid()
 
 
 def _every_output(deviation: Tensor) -> Iterator[Tensor]:
@@ -293,23 +295,3 @@ def _every_output(deviation: Tensor) -> Iterator[Tensor]:
         cotangent = torch.zeros_like(flat)
         cotangent[:, j] = flat[:, j]
         yield cotangent.reshape(deviation.shape)
-
-
-def _checked_values(
-    out: Tensor, targets: Tensor | None, likelihood: LikelihoodName, where: str
-) -> Tensor:
-    assert targets is not None
-    if targets.shape != out.shape:
-        raise ValueError(
-            f"{likelihood} targets must have the outputs' shape {tuple(out.shape)}; "
-            f"{where} has {tuple(targets.shape)}"
-        )
-    values = targets.to(out.dtype)
-    if not bool(values.isfinite().all()):
-        raise ValueError(f"targets must be finite; {where} has NaN or infinite ones")
-    if likelihood == "bernoulli" and bool(((values < 0) | (values > 1)).any()):
-        raise ValueError(
-            f"bernoulli targets must lie in [0, 1]; {where} reaches from "
-            f"{float(values.min()):g} to {float(values.max()):g}"
-        )
-    return values

@@ -1,6 +1,5 @@
 """Whether the output for a sample depends on the other samples of its batch."""
 
-import torch
 from torch import Tensor, nn
 
 from ewc.importance.batches import Batch

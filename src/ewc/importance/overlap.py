@@ -24,12 +24,12 @@ def fisher_overlap(f1: Mapping[str, Tensor], f2: Mapping[str, Tensor]) -> float:
     shared = norm1 = norm2 = 0.0
     for name, first in f1.items():
         first, second = first.double(), f2[name].double().to(first.device)
-        shared += float((first * second).sqrt().sum())
+        shared += float((first.sqrt() * second.sqrt()).sum())
         norm1 += float(first.sum())
         norm2 += float(second.sum())
     if norm1 == 0 or norm2 == 0:
         raise ValueError("the overlap of a Fisher that is zero everywhere is not defined")
-    return min(1.0, shared / sqrt(norm1 * norm2))
+    return min(1.0, shared / (sqrt(norm1) * sqrt(norm2)))
 
 
 def fisher_overlap_by_layer(f1: Mapping[str, Tensor], f2: Mapping[str, Tensor]) -> dict[str, float]:

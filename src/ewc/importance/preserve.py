@@ -1,39 +1,21 @@
-"""Leave a model as it was found: modes, buffers, weights and the random numbers of the world."""
+"""Leave a model as it was found: modes, buffers, weights, hooks and the random numbers of the
+world.
+"""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from types import TracebackType
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 @contextmanager
-def left_as_found(model: nn.Module) -> Iterator[None]:
+def left_as_found(model: nn.Module) -> Iterator["PrivateRandomness"]:
     """Run in eval mode with gradients on and compiled parts eager; afterwards all is as before,
-    also after an error.
+    also after an error. Gives the context in which the model's random numbers are drawn.
     """
-    modes = [(module, module.training) for module in model.modules()]
-    buffers = [
-        (module, name, buffer, buffer._version, buffer.detach().clone())
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
-    # an embedding with max_norm rescales its rows when they are looked up
-    rescaled = [
-        (module.weight, module.weight.detach().clone())
-        for module in model.modules()
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None
-    ]
-    devices = {
-        parameter.device.index
-        for parameter in model.parameters()
-        if parameter.device.type == "cuda"
-    }
     with ExitStack() as stack:
-        stack.enter_context(
-            torch.random.fork_rng(devices=sorted(d for d in devices if d is not None))
-        )
         stack.enter_context(torch.enable_grad())
         # cuDNN has no backward for recurrent layers in eval mode
         stack.enter_context(
@@ -43,20 +25,103 @@ def left_as_found(model: nn.Module) -> Iterator[None]:
         )
         if _compiled(model):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        try:
-            model.eval()
-            yield
-        finally:
-            for module, training in modes:
-                module.training = training
-            for module, name, buffer, version, copy in buffers:
-                module._buffers[name] = buffer
-                if buffer._version != version:
-                    with torch.no_grad():
-                        buffer.copy_(copy)
-            for weight, copy in rescaled:
-                with torch.no_grad():
-                    weight.copy_(copy)
+        stack.enter_context(_state_kept(model))
+        stack.enter_context(_hooks_off(model))
+        model.eval()
+        yield PrivateRandomness(model)
+
+
+class PrivateRandomness:
+    """Random numbers of our own: what is drawn inside goes on from where the last time ended, and
+    starts from the state of the global generators, which stay where they are.
+
+    The loader draws outside: it would shuffle in the same order every time.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        found = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
+        self.devices = sorted(device for device in found if device is not None)
+        self.inner: list[Tensor] | None = None
+        self.outer: list[Tensor] = []
+
+    def __enter__(self) -> None:
+        self.outer = self._states()
+        if self.inner is not None:
+            self._set(self.inner)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.inner = self._states()
+        self._set(self.outer)
+
+    def _states(self) -> list[Tensor]:
+        return [torch.get_rng_state(), *(torch.cuda.get_rng_state(d) for d in self.devices)]
+
+    def _set(self, states: list[Tensor]) -> None:
+        torch.set_rng_state(states[0])
+        for device, state in zip(self.devices, states[1:], strict=True):
+            torch.cuda.set_rng_state(state, device)
+
+
+@contextmanager
+def _state_kept(model: nn.Module) -> Iterator[None]:
+    """Put back modes, buffers, and the rows that an embedding with `max_norm` rescales when it
+    looks them up.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    buffers = [
+        (module, name, buffer, buffer.detach().clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+    rescaled = [
+        (module.weight, module.weight.detach().clone())
+        for module in model.modules()
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None
+    ]
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+        for module, name, buffer, copy in buffers:
+            module._buffers[name] = buffer
+            _put_back(buffer, copy)
+        for weight, copy in rescaled:
+            _put_back(weight, copy)
+
+
+def _put_back(tensor: Tensor, copy: Tensor) -> None:
+    """Only where something changed: writing would spoil graphs that need the tensor. The version
+    counter does not tell; batch norm and `.data` pass it by.
+    """
+    if tensor.shape != copy.shape or tensor.dtype != copy.dtype:
+        tensor.data = copy
+    elif not torch.equal(tensor, copy):
+        with torch.no_grad():
+            tensor.copy_(copy)
+
+
+@contextmanager
+def _hooks_off(model: nn.Module) -> Iterator[None]:
+    """Hooks on parameters change the gradients of training; the Fisher is that of the model."""
+    hooks = [
+        (parameter._backward_hooks, dict(parameter._backward_hooks))
+        for parameter in model.parameters()
+        if parameter._backward_hooks
+    ]
+    for active, _ in hooks:
+        active.clear()
+    try:
+        yield
+    finally:
+        for active, found in hooks:
+            active.update(found)
 
 
 def _recurrent(model: nn.Module) -> bool:
