@@ -1,7 +1,11 @@
 """Every way a loader may spell a batch, up to real Transformers models."""
 
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from importance.architectures import Custom
@@ -137,3 +141,57 @@ def test_a_sequence_classifier_ignores_the_attention_mask() -> None:
     expected = batch_of_one_fisher(Logits(model), (ids, mask), batch["labels"], the_target)
     actual = ewc.fisher_diagonal(model, [batch], kind="empirical")
     assert_equal_fishers(actual, {k.removeprefix("model."): f for k, f in expected.items()})
+
+
+def test_lists_with_one_item_per_sample_are_cut_into_samples() -> None:
+    """Lengths as a list, names as a list or a tuple (as the default collation gives them)."""
+    lengths, names = [3, 1, 2, 4], ("a", "bb", "a", "bb")
+
+    def forward(m: Custom, x: Tensor, lengths: list[int], names: Sequence[str]) -> Tensor:
+        assert len(x) == len(lengths) == len(names)
+        kept = torch.stack([row[:n].sum(0) for row, n in zip(m.a(x), lengths, strict=True)])
+        return m.b(kept * torch.tensor([[float(len(name))] for name in names]))
+
+    model = Custom(forward, a=nn.Linear(4, 5), b=nn.Linear(5, 3)).double()
+    x, y = torch.randn(4, 4, 4, dtype=torch.float64), torch.randint(3, (4,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        whole = ewc.fisher_diagonal(model, [((x, lengths, names), y)], kind="empirical")
+    alone = [((x[n : n + 1], lengths[n : n + 1], names[n : n + 1]), y[n : n + 1]) for n in range(4)]
+    assert_equal_fishers(whole, ewc.fisher_diagonal(model, alone, kind="empirical"))
+
+
+def test_a_size_is_not_cut_into_samples() -> None:
+    model = Custom(
+        lambda m, x, size: m.a(x.unflatten(1, size)).flatten(1), a=nn.Linear(2, 2)
+    ).double()
+    x = torch.randn(2, 4, dtype=torch.float64)
+    whole = ewc.fisher_diagonal(model, [((x, (2, 2)),)])
+    alone = [((row[None], (2, 2)),) for row in x]
+    assert_equal_fishers(whole, ewc.fisher_diagonal(model, alone))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: torch.zeros(()), lambda: np.zeros(()), lambda: SimpleNamespace(value=0.0)]
+)
+def test_what_a_loader_fills_anew_does_not_wait(make: Callable[[], Any]) -> None:
+    """Small batches are joined; one with a value that the loader goes on changing is not."""
+
+    def forward(m: Custom, x: Tensor, scale: Any) -> Tensor:
+        return m.a(x) * float(getattr(scale, "value", scale))
+
+    model = Custom(forward, a=nn.Linear(4, 3)).double()
+    x = torch.randn(4, 3, 4, dtype=torch.float64)
+
+    def reusing() -> Iterator[Any]:
+        scale = make()
+        for n, one in enumerate(x):
+            if isinstance(scale, SimpleNamespace):
+                scale.value = n + 1.0
+            else:
+                scale[...] = n + 1.0
+            yield ((one, scale),)
+
+    apart = [ewc.fisher_diagonal(model, [((one, n + 1.0),)]) for n, one in enumerate(x)]
+    mean = {name: sum(f[name] for f in apart) / 4 for name in apart[0]}
+    assert_equal_fishers(ewc.fisher_diagonal(model, reusing()), mean)

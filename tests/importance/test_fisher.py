@@ -519,3 +519,114 @@ def test_a_detached_output_is_refused() -> None:
 def test_one_class_is_refused() -> None:
     with pytest.raises(ValueError, match="2 classes or more"):
         ewc.fisher_diagonal(nn.Linear(4, 1), [X])
+
+
+def test_the_scale_of_a_sequence_is_that_of_the_mean_over_its_tokens() -> None:
+    """F does not grow with the length: it is the curvature of the loss that people train with."""
+    torch.manual_seed(0)
+    model = perceptron(nn.Tanh()).double()
+    traces = {}
+    for length in (8, 64):
+        x = torch.randn(20, length, 8, dtype=torch.float64)
+        for positions in ("mean", "sum"):
+            fisher = ewc.fisher_diagonal(model, [x], kind="sampled", positions=positions)
+            traces[length, positions] = sum(float(f.sum()) for f in fisher.values())
+    assert traces[64, "mean"] == pytest.approx(traces[8, "mean"], rel=0.2)
+    for length in (8, 64):
+        assert traces[length, "sum"] == pytest.approx(length * traces[length, "mean"])
+
+
+def test_the_mean_over_positions_is_the_curvature_of_the_mean_token_loss() -> None:
+    """With a linear model in the logits, the exact Fisher is the diagonal of the Hessian."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 4).double()
+    x, y = torch.randn(5, 6, 3, dtype=torch.float64), torch.randint(4, (5, 6))
+    y[0, 3:] = y[2] = -100
+
+    def loss(weight: Tensor, bias: Tensor) -> Tensor:
+        logits = nn.functional.linear(x, weight.view(4, 3), bias)
+        return nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten())
+
+    weight, bias = model.weight.detach().flatten(), model.bias.detach()
+    hessian = torch.autograd.functional.hessian(loss, (weight, bias))
+    fisher = ewc.fisher_diagonal(model, [(x[:2], y[:2]), (x[2:], y[2:])])
+    torch.testing.assert_close(fisher["weight"].flatten(), hessian[0][0].diagonal())
+    torch.testing.assert_close(fisher["bias"], hessian[1][1].diagonal())
+
+
+def test_labels_that_are_all_ignored_are_refused() -> None:
+    with pytest.raises(ValueError, match="no position counts"):
+        ewc.fisher_diagonal(nn.Linear(4, 3), [(X, Y - 100)])
+
+
+def sorted_and_packed(m: Custom, x: Tensor, lengths: Tensor) -> Tensor:
+    packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=True)
+    return m.b(m.a(packed)[1][0][-1])
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_packed_sequences_in_order_of_length(kind: type[nn.RNNBase]) -> None:
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = kind(4, 5, batch_first=True)
+
+        def forward(self, packed: object) -> tuple[object, tuple[Tensor]]:
+            out, state = self.rnn(packed)
+            return out, (state[0] if isinstance(state, tuple) else state,)
+
+    torch.manual_seed(0)
+    model = Custom(sorted_and_packed, a=Last(), b=nn.Linear(5, 3)).double()
+    inputs = (torch.randn(6, 7, 4, dtype=torch.float64), torch.tensor([7, 6, 6, 4, 2, 1]))
+    y = torch.randint(3, (6,))
+    expected = batch_of_one_fisher(model, inputs, y, the_target)
+    assert_equal_fishers(ewc.fisher_diagonal(model, [(inputs, y)], kind="empirical"), expected)
+
+
+def in_double(m: Custom, x: Tensor) -> Tensor:
+    return nn.functional.linear(x.double(), m.a.weight.double(), m.a.bias.double()).float()
+
+
+def in_single(m: Custom, x: Tensor) -> Tensor:
+    hidden = nn.functional.linear(x.float(), m.a.weight.float(), m.a.bias.float())
+    return (hidden * m.g.float()).double()
+
+
+def gain_on_complex(m: Custom, x: Tensor) -> Tensor:
+    return (torch.fft.rfft(m.a(x), n=4) * m.g).abs()
+
+
+@pytest.mark.parametrize(
+    ("forward", "dtype"),
+    [(in_double, torch.float32), (in_single, torch.float64), (gain_on_complex, torch.float64)],
+)
+def test_parameters_cast_to_another_type_inside(
+    forward: Callable[..., Tensor], dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    model = Custom(forward, a=nn.Linear(4, 3), g=nn.Parameter(torch.randn(3))).to(dtype)
+    x, y = torch.randn(6, 4, dtype=dtype), torch.randint(3, (6,))
+    expected = batch_of_one_fisher(model, (x,), y, the_target)
+    actual = ewc.fisher_diagonal(model, [(x, y)], kind="empirical")
+    for name, values in expected.items():
+        torch.testing.assert_close(actual[name], values, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+def test_nested_tensors(layout: torch.layout) -> None:
+    def nested(rows: list[Tensor]) -> Tensor:
+        return torch.nested.as_nested_tensor(rows, layout=layout)
+
+    def forward(m: Custom, x: Tensor) -> Tensor:
+        return m.b(torch.stack([row.tanh().sum(0) for row in m.a(x).unbind()]))
+
+    torch.manual_seed(0)
+    model = Custom(forward, a=nn.Linear(4, 5), b=nn.Linear(5, 3))
+    rows, y = [torch.randn(length, 4) for length in (3, 2, 5, 1)], torch.randint(3, (4,))
+    whole = ewc.fisher_diagonal(model, [(nested(rows), y)], kind="empirical")
+    alone = [(row[None], y[n : n + 1]) for n, row in enumerate(rows)]
+    expected = [batch_of_one_fisher(model, (x,), label, the_target) for x, label in alone]
+    for name, values in whole.items():
+        mean = sum(one[name] for one in expected) / 4
+        torch.testing.assert_close(values, mean, rtol=1e-5, atol=1e-9)

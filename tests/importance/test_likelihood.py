@@ -42,3 +42,33 @@ def test_gaussian_noise_is_finite_at_both_ends(
     )  # fmt: skip
     assert bool(noise.isfinite().all())
     assert bool((noise.abs() > 5).all())
+
+
+def test_saturated_logits_keep_their_variance() -> None:
+    """Where σ(x) rounds to one, 1 − σ(x) does not round to zero; the signs are alike."""
+    logits = torch.tensor([[17.0], [30.0], [-17.0], [-30.0], [0.3]])
+    targets = torch.tensor([[1.0], [1.0], [0.0], [0.0], [1.0]])
+    for kind in ("exact", "empirical"):
+        (vector,) = cotangents(
+            logits, targets, None, kind=kind, likelihood="bernoulli", generator=None, where=""
+        )
+        (exact,) = cotangents(
+            logits.double(), targets.double(), None, kind=kind, likelihood="bernoulli",
+            generator=None, where="",
+        )  # fmt: skip
+        assert float(vector.abs().min()) > 0
+        torch.testing.assert_close(vector.double(), exact, rtol=1e-5, atol=0)
+
+
+def test_a_class_that_is_nearly_certain_keeps_its_gradient() -> None:
+    logits, label = torch.tensor([[0.0, 20.0, 1.0], [0.0, -3.0, 18.0]]), torch.tensor([1, 2])
+    for kind in ("sampled", "empirical"):
+        vectors = []
+        for values in (logits, logits.double()):
+            generator = torch.Generator().manual_seed(0)
+            vectors += cotangents(
+                values, label, None, kind=kind, likelihood="categorical", generator=generator,
+                where="",
+            )  # fmt: skip
+        assert float(vectors[0][0, 1]) > 0
+        torch.testing.assert_close(vectors[0].double(), vectors[1], rtol=1e-5, atol=0)

@@ -57,3 +57,11 @@ def test_a_layer_that_a_task_does_not_use_is_left_out() -> None:
 def test_what_does_not_fit(f1: dict, f2: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ewc.fisher_overlap(f1, f2)
+
+
+def test_tiny_fishers_do_not_underflow() -> None:
+    tiny = torch.full((3,), 1e-300, dtype=torch.float64)
+    assert ewc.fisher_overlap({"w": tiny}, {"w": 2 * tiny}) == pytest.approx(1.0)
+    assert ewc.fisher_overlap({"w": tiny}, {"w": tiny * torch.tensor([1, 0, 0])}) == pytest.approx(
+        3**-0.5
+    )

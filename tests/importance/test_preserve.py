@@ -7,6 +7,7 @@ import torch
 from importance.architectures import Custom
 from reference import assert_equal_fishers
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import ewc
 
@@ -134,3 +135,65 @@ def test_gradient_checkpointing_gives_the_same() -> None:
     expected = ewc.fisher_diagonal(plain, [x])
     for actual, right in zip(fisher.values(), expected.values(), strict=True):
         torch.testing.assert_close(actual, right, rtol=1e-9, atol=0)
+
+
+class StaysInTraining(nn.Module):
+    """Batch statistics whatever the mode, as some models do in their `forward`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.register_buffer("calls", torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.data += 1
+        x = nn.functional.batch_norm(
+            torch.cat([x, torch.ones_like(x)]),
+            self.norm.running_mean,
+            self.norm.running_var,
+            training=True,
+        )
+        return x[: len(x) // 2]
+
+
+def test_statistics_that_do_not_raise_the_version_are_put_back() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(StaysInTraining(), nn.Linear(4, 3))
+    before = copy.deepcopy(net.state_dict())
+    with pytest.warns(ewc.EWCWarning, match="depends on the other samples"):
+        ewc.fisher_diagonal(net, [torch.randn(6, 4)])
+    for name, value in before.items():
+        assert torch.equal(net.state_dict()[name], value), name
+
+
+def test_untouched_buffers_are_not_written_to() -> None:
+    net = model().eval()
+    versions = {name: buffer._version for name, buffer in net.named_buffers()}
+    ewc.fisher_diagonal(net, [torch.randn(8, 4)])
+    for name, buffer in net.named_buffers():
+        assert buffer._version == versions[name] or name.endswith("added")
+
+
+def test_hooks_on_parameters_do_not_enter_the_fisher_whatever_the_batch_size() -> None:
+    torch.manual_seed(0)
+    net, x = nn.Linear(4, 3).double(), torch.randn(6, 4, dtype=torch.float64)
+    expected = ewc.fisher_diagonal(net, [x])
+    net.weight.register_hook(lambda grad: 10 * grad)
+    assert_equal_fishers(ewc.fisher_diagonal(net, [x]), expected)
+    alone = [ewc.fisher_diagonal(net, [row[None]]) for row in x]
+    mean = {name: sum(one[name] for one in alone) / 6 for name in expected}
+    assert_equal_fishers(mean, expected)
+    net(x).sum().backward()
+    assert torch.allclose(net.weight.grad, 10 * x.sum(0).expand(3, -1))  # it is back
+
+
+def test_a_shuffled_loader_gives_other_samples_every_time() -> None:
+    torch.manual_seed(0)
+    seen: list[list[float]] = []
+    net = Custom(lambda m, x: seen[-1].extend(x[:, 0].tolist()) or m.a(x), a=nn.Linear(1, 3))
+    data = TensorDataset(torch.arange(50.0).unsqueeze(1))
+    loader = DataLoader(data, batch_size=5, shuffle=True)
+    for _ in range(2):
+        seen.append([])
+        ewc.fisher_diagonal(net, loader, max_samples=10)
+    assert set(seen[0]) != set(seen[1])

@@ -25,7 +25,7 @@ def check_agreement(
 ) -> Tensor | None:
     """Refuse what cannot be meant, and say what may be; return the targets, labels as int64."""
     if targets is not None and not targets.is_floating_point() and not targets.is_complex():
-        targets = targets.long()  # there is little that PyTorch can do with uint16
+        targets = targets.long()
     if likelihood == "categorical":
         _check_logits(output, targets, where)
         if targets is not None:

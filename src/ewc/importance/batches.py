@@ -3,17 +3,22 @@ any.
 
 Accepted: `(inputs, targets)`, `inputs`, `(inputs,)`, `((first, second), targets)`, or a mapping for
 models called with keywords, in which `labels` are the targets. Every tensor has the samples in its
-first dimension.
+first dimension. A list without tensors (of strings, of lengths) with one item per sample, or such
+an array of NumPy, is cut into samples too; other values are the same for all samples.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ewc.importance.likelihood import IGNORE
+
+PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # there is little that PyTorch does with them
 
 
 @dataclass(frozen=True)
@@ -48,18 +53,32 @@ class Batch:
 
     def take(self, start: int, stop: int) -> "Batch":
         """The samples `start` to `stop`."""
-        return replace(self.map(lambda tensor: tensor[start:stop]), size=stop - start)
+        return self._chosen(slice(start, stop), stop - start)
 
     def pick(self, samples: list[int]) -> "Batch":
         """Some samples, in this order."""
-        return replace(self.map(lambda tensor: tensor[samples]), size=len(samples))
+        return self._chosen(samples, len(samples))
+
+    def _chosen(self, which: slice | list[int], size: int) -> "Batch":
+        return replace(
+            self,
+            args=_choose(self.args, which, self.size),
+            kwargs=_choose(self.kwargs, which, self.size),
+            targets=_choose(self.targets, which, self.size),
+            mask=_choose(self.mask, which, self.size),
+            size=size,
+        )
+
+    @property
+    def joinable(self) -> bool:
+        """Whether it may wait for the next batches: its tensors can be copied side by side, and all
+        else is a plain value, which the loader cannot change meanwhile.
+        """
+        return _joinable((self.args, self.kwargs, self.targets, self.mask))
 
     def fits(self, other: "Batch") -> bool:
-        """Whether the two differ in nothing but their samples."""
-        try:
-            return bool(_kinds(self) == _kinds(other))
-        except ValueError:  # arrays of NumPy are equal entry by entry only
-            return False
+        """Whether the two (both joinable) differ in nothing but their samples."""
+        return bool(_kinds(self) == _kinds(other))
 
     def outputs(self, model: nn.Module) -> Tensor:
         """The model's output tensor: itself, its `logits`, or the first of a tuple."""
@@ -114,6 +133,8 @@ def _read_batch(item: Any, model: nn.Module, device: torch.device | None, where:
         args = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     if targets is not None and not isinstance(targets, Tensor):
         raise TypeError(f"targets must be a tensor; {where} has a {type(targets).__name__}")
+    if targets is not None and targets.dtype in UNSIGNED:
+        targets = targets.long()
     return Batch(args, kwargs, targets, mask, _size_of((args, kwargs, targets), where), where)
 
 
@@ -156,7 +177,7 @@ def _size_of(tensors: Any, where: str) -> int:
 
     def note(tensor: Tensor) -> Tensor:
         if tensor.ndim:
-            sizes.append(tensor.shape[0])
+            sizes.append(tensor.size(0))  # a nested tensor has no shape
         return tensor
 
     _map_tensors(tensors, note)
@@ -177,16 +198,66 @@ def _map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
         return function(value) if value.ndim else value
     if isinstance(value, Mapping):
         return {key: _map_tensors(item, function) for key, item in value.items()}
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple | list) and _has_tensors(value):
         return tuple(_map_tensors(item, function) for item in value)
     return value
+
+
+def _has_tensors(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if isinstance(value, tuple | list):
+        return any(map(_has_tensors, value))
+    return isinstance(value, Tensor)
+
+
+def _choose(value: Any, which: slice | list[int], size: int) -> Any:
+    """Some samples of all that has one item per sample."""
+    if isinstance(value, Tensor):
+        return _choose_rows(value, which) if value.ndim else value
+    if isinstance(value, Mapping):
+        return {key: _choose(item, which, size) for key, item in value.items()}
+    if isinstance(value, tuple | list) and _has_tensors(value):
+        return tuple(_choose(item, which, size) for item in value)
+    if not _per_sample(value, size):
+        return value
+    if isinstance(value, np.ndarray) or isinstance(which, slice):
+        return value[which]
+    return type(value)(value[n] for n in which)
+
+
+def _choose_rows(tensor: Tensor, which: slice | list[int]) -> Tensor:
+    if not tensor.is_nested:
+        return tensor[which]
+    parts = tensor.unbind()
+    chosen = list(parts[which]) if isinstance(which, slice) else [parts[n] for n in which]
+    return torch.nested.as_nested_tensor(chosen, layout=tensor.layout)
+
+
+def _per_sample(value: Any, size: int) -> bool:
+    """A list, or a tuple of more than plain numbers (which may be a size), or an array."""
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0 and len(value) == size
+    if isinstance(value, tuple) and all(isinstance(item, int | float) for item in value):
+        return False
+    return isinstance(value, tuple | list) and type(value) in (tuple, list) and len(value) == size
+
+
+def _joinable(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return value.ndim > 0 and value.layout == torch.strided and not value.is_nested
+    if isinstance(value, Mapping):
+        return all(map(_joinable, value.values()))
+    if isinstance(value, tuple) or (isinstance(value, list) and _has_tensors(value)):
+        return all(map(_joinable, value))
+    return isinstance(value, PLAIN)
 
 
 def _kinds(batch: Batch) -> Any:
     """What all samples of the batch share: the structure, and the shape and type of each tensor."""
 
     def kind(tensor: Tensor) -> Any:
-        return tensor.shape[1:], tensor.dtype, tensor.layout
+        return tensor.shape[1:], tensor.dtype
 
     return _map_tensors((batch.args, batch.kwargs, batch.targets, batch.mask), kind)
 

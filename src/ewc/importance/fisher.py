@@ -167,9 +167,10 @@ class _FisherPass:
 
     def take(self, batch: Batch) -> None:
         """Add a batch, now or together with the next ones."""
-        if self.gathering is None or not self.gathering.takes(batch):
+        joinable = batch.joinable
+        if self.gathering is not None and not (joinable and self.gathering.takes(batch)):
             self.flush()
-        if self.gathering is None and 2 * batch.size > self.room:
+        if self.gathering is None and (not joinable or 2 * batch.size > self.room):
             self.add(batch)
             return
         if self.gathering is None:

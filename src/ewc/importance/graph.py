@@ -8,6 +8,7 @@ transposed, cut, reshaped or cast, never mixed with data.
 """
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -93,7 +94,12 @@ class Graph:
 
     @property
     def elements(self) -> int:
-        """How many numbers the results of the operations hold, the parameters' own left out."""
+        """How many numbers the results of the operations hold, the parameters' own left out.
+
+        Nested tensors do not tell.
+        """
+        if self.nested:
+            return sys.maxsize
         leaves = {i for i, edges in enumerate(self.edges) if not edges}
         views = {
             i for i, edges in enumerate(self.edges) if len(edges) == 1 and edges[0][0] in leaves
@@ -121,7 +127,7 @@ class Graph:
         types = {meta.dtype for node in self.nodes for meta in node._input_metadata[:1]}
         return max(torch.finfo(one).eps for one in types if one.is_floating_point or one.is_complex)
 
-    @property
+    @cached_property
     def nested(self) -> bool:
         """Whether some results are nested tensors, which have no shape that could be compared."""
         return any(m.is_nested_tensor for node in self.nodes for m in node._input_metadata)

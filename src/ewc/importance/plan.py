@@ -100,6 +100,8 @@ def first_look(full: Probe, few: Probe) -> Trust:
     """Check what `follow_samples` says of a graph by measuring it, on a few samples where their
     graph is the same, and find out which of the other operations keep samples apart.
     """
+    if full.graph.nested:
+        return Trust(frozenset(), frozenset())
     probe = few if few.graph.key == full.graph.key else full
     known = _known(probe)
     candidates = {
@@ -116,6 +118,8 @@ def first_look(full: Probe, few: Probe) -> Trust:
 def make_plan(full: Probe, trust: Trust) -> Plan:
     """The plan for the batch behind `full`."""
     graph, batch = full.graph, len(full.output)
+    if graph.nested:
+        return Plan(alone=list(graph.parameters.values()))
     layouts = {node: at for node, at in _known(full).items() if node not in trust.refused}
     unknown = {
         node: possible_layouts(tuple(graph.shape(node)), batch)
