@@ -1,0 +1,58 @@
+"""The long mode of the random tests: `make fuzz`, or `python -m fuzz --help` from tests/.
+
+Each seed is a program of its own; one that fails is printed at its smallest, and the exit code says
+that there was one.
+"""
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from fuzz import memory_programs, models
+
+RUNS: dict[str, Callable[[int], None]] = {"models": models.run, "memory": memory_programs.run}
+
+
+def check(task: tuple[str, int]) -> tuple[str, int, str]:
+    """What is wrong with the program of a seed, "" if nothing is."""
+    what, seed = task
+    torch.set_num_threads(1)
+    try:
+        RUNS[what](seed)
+    except AssertionError as mismatch:
+        return what, seed, str(mismatch)
+    return what, seed, ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="fuzz", description=__doc__)
+    parser.add_argument("--models", type=int, default=10_000, help="random models for the Fisher")
+    parser.add_argument("--memory", type=int, default=2_000, help="random programs for the memory")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed of both")
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="run so many at once")
+    options = parser.parse_args()
+    tasks = [
+        (what, options.seed + n) for what in RUNS for n in range(getattr(options, what))
+    ]  # fmt: skip
+    started, failed = time.monotonic(), 0
+    with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
+        for done, (what, seed, wrong) in enumerate(pool.imap_unordered(check, tasks, 8), 1):
+            if wrong:
+                failed += 1
+                print(f"\n{what}, seed {seed}: {wrong}\n", flush=True)
+            if done % 500 == 0:
+                minutes = (time.monotonic() - started) / 60
+                print(f"{done} of {len(tasks)} in {minutes:.1f} min, {failed} failed", flush=True)
+    print(
+        f"{options.models} models and {options.memory} memory programs from seed {options.seed}: "
+        f"{failed} failed"
+    )
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""A minute of random models, and that a wrong Fisher would be found and its program made small."""
+
+from typing import Any
+
+import pytest
+import torch
+from fuzz import models
+from torch import Tensor, nn
+
+import ewc
+
+SEEDS = 240
+PARTS = 8
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_random_models_equal_the_loop(part: int) -> None:
+    for seed in range(part, SEEDS, PARTS):
+        models.run(seed)
+
+
+def test_a_wrong_fisher_is_found_and_its_program_made_small() -> None:
+    def wrong(model: models.Model, batches: list[Any], **options: Any) -> dict[str, Tensor]:
+        fisher = ewc.fisher_diagonal(model, batches, **options)
+        norms = any(isinstance(part, nn.LayerNorm) for part in model.modules())
+        many = len(batches) > 1
+        return {name: (1 + 1e-6 * (norms and many)) * f for name, f in fisher.items()}
+
+    caught = None
+    for seed in range(200):
+        try:
+            models.run(seed, wrong)
+        except models.Mismatch as mismatch:
+            caught = str(mismatch)
+            break
+    assert caught is not None
+    assert "off by 1.0e-06" in caught
+    steps = [line for line in caught.splitlines() if line.startswith("  ")]
+    assert len(steps) == 1  # the one with the norm
+
+
+def test_a_crash_is_a_mismatch_too() -> None:
+    def crashes(*args: Any, **options: Any) -> dict[str, Tensor]:
+        raise RuntimeError("shape '[3, 3]' is invalid")
+
+    with pytest.raises(models.Mismatch, match="RuntimeError: shape"):
+        models.run(0, crashes)
+
+
+def test_programs_of_the_same_seed_are_the_same() -> None:
+    assert models.make_program(3) == models.make_program(3)
+    first, second = models.data(models.make_program(3)), models.data(models.make_program(3))
+    assert all(torch.equal(a[0][0], b[0][0]) for a, b in zip(first, second, strict=True))
