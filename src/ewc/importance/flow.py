@@ -43,14 +43,11 @@ class Passage:
         saved = saved if isinstance(saved, tuple | list) else () if saved is None else (saved,)
         return [signed(dim) % rank for dim in saved] or list(range(rank))
 
-    def part_of(self, dim: int, start: int) -> Layout | None:
-        """The output is (within `dim`) the piece of the input that begins at `start`."""
-        return self._resized(dim, start, self.input[dim])
-
-    def _resized(self, dim: int, offset: int, size: int) -> Layout | None:
+    def shifted(self, dim: int, offset: int) -> Layout | None:
+        """One of output and input is a piece of the other, which begins at `offset` of `dim`."""
         if self.layout.dim != dim:
             return self.at(self.layout.dim)
-        period = self.batch * self.layout.inner
+        size, period = self.input[dim], self.batch * self.layout.inner
         if offset % period or size % period:
             return None
         return Layout(dim, size // period, self.layout.inner)
@@ -124,15 +121,15 @@ def _sliced(p: Passage) -> Layout | None:
     start = min(max(start + p.input[dim] if start < 0 else start, 0), p.input[dim])
     if p.node._saved_step != 1 and dim == p.layout.dim:
         return None
-    return p.part_of(dim, start)
+    return p.shifted(dim, start)
 
 
 def _split(p: Passage) -> Layout | None:
-    return p.part_of(p.dim(), p.number * p.node._saved_split_size)
+    return p.shifted(p.dim(), p.number * p.node._saved_split_size)
 
 
 def _split_with_sizes(p: Passage) -> Layout | None:
-    return p.part_of(p.dim(), sum(p.node._saved_split_sizes[: p.number]))
+    return p.shifted(p.dim(), sum(p.node._saved_split_sizes[: p.number]))
 
 
 def _concatenated(p: Passage) -> Layout | None:
@@ -142,7 +139,7 @@ def _concatenated(p: Passage) -> Layout | None:
     if dim == p.layout.dim and any(child < 0 for child, _ in earlier):
         return None  # the size of a constant is not in the graph
     start = sum(p.graph.shape(*edge)[dim] for edge in earlier) if dim == p.layout.dim else 0
-    return p._resized(dim, start, p.input[dim])
+    return p.shifted(dim, start)
 
 
 def _stacked(p: Passage) -> Layout | None:
