@@ -201,8 +201,8 @@ _ELEMENTWISE = """
     Abs Add Addcdiv Addcmul Alias Atan Ceil Celu Clamp ClampMax ClampMin Clone Cos Cosh Div Elu Erf
     Exp Expand Expm1 Fill Floor Gelu Hardsigmoid Hardswish Hardtanh LeakyRelu Lerp Log Log10 Log1P
     Log2 LogSigmoid MaskedFill Maximum Minimum Mish Mul NanToNum NativeDropout Neg Pow PreluKernel
-    Reciprocal Relu Round Rsqrt Sgn Sigmoid Sign Silu Sin Sinh Softplus Softshrink Sqrt Sub Tan Tanh
-    Threshold ToCopy Where
+    Reciprocal Relu Round Rsqrt Rsub Sgn Sigmoid Sign Silu Sin Sinh Softplus Softshrink Sqrt Sub Tan
+    Tanh Threshold ToCopy Where
 """
 _REDUCTIONS = "Amax Amin LinalgVectorNorm Logsumexp Max Mean Min Norm Prod Std Sum Var"
 _SPATIAL = """
