@@ -3,7 +3,7 @@
 import contextlib
 import math
 from collections.abc import Iterator
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -142,12 +142,3 @@ def test_a_value_that_does_not_fit_is_named(changes: dict[str, Any], said: str) 
 )
 def test_values_that_fit_are_taken(changes: dict[str, Any]) -> None:
     check_options(Some(**changes))
-
-
-def test_a_field_without_limits_is_no_option() -> None:
-    @dataclass
-    class Bare:
-        count: int = field(default=1)
-
-    with pytest.raises(KeyError):
-        check_options(Bare())
