@@ -12,7 +12,7 @@ from ewc.runs.errors import RunError
 from .options import check_options, option
 
 Presets = dict[str, dict[str, Any]]  # by preset: the options that differ from the defaults
-MAX_PARTS = 10_000  # paper's `many-tasks`, the largest preset, has 150
+MAX_PARTS = 10_000  # the largest preset, that of the paper's `games`, has 196
 
 
 @dataclass(frozen=True, kw_only=True)

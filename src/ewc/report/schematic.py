@@ -48,7 +48,8 @@ def plot(ax: Axes, landscape: Row, ways: dict[str, Row]) -> None:
     ax.set_ylim(landscape["up"][0], landscape["up"][-1])
     ax.set_xlabel("θ₁")
     ax.set_ylabel("θ₂")
-    ax.legend(frameon=False, loc="upper right")
+    if ways:
+        ax.legend(frameon=False, loc="upper right")
 
 
 def _label_region(ax: Axes, landscape: Row, name: str, text: str, color: str) -> None:
