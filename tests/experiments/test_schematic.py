@@ -27,6 +27,5 @@ def test_a_way_that_diverges_says_so() -> None:
     *_, last = TwoParameters(Schematic.preset("quick", lr=1e3)).run()
     assert last["way"] == "A"  # there is no solution to go on from
     assert last["diverged"]
-    assert last["loss_a"] is last["loss_b"] is None
     assert 0 < len(last["points"]) < 1000
     assert json.dumps(last, allow_nan=False)

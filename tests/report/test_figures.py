@@ -213,7 +213,7 @@ def diverged_runs(path: Path) -> Iterator[tuple[RunDirectory, list[str]]]:
     yield write_run(path / "strength", {"experiment": "strength", "tasks": 1}, ways), ["diverged"]
     overlap = {"8": ({"square": 8, "recipe": {"layers": 1}}, [end(0, 0.098, **DIVERGED)])}
     yield write_run(path / "overlap", {"experiment": "fisher-overlap"}, overlap), ["diverged"] * 2
-    way = {"way": "A", "points": [[-2, -2], [9, 9]], "loss_a": None, "loss_b": None, **DIVERGED}
+    way = {"way": "A", "points": [[-2, -2], [9, 9]], "loss_a": 9.8, "loss_b": 9.8, **DIVERGED}
     landscape = make_schematic(path / "schematic").part("schematic").rows()[0]
     rows = {"schematic": ({}, [landscape, way])}
     yield write_run(path / "way", {"experiment": "schematic"}, rows), ["diverged"] * 2

@@ -150,12 +150,17 @@ class TwoParameters:
         return (points @ task[0].T - task[1]).square().mean(1) / 2
 
     def _row(self, way: str, points: list[list[float]]) -> dict[str, Any]:
-        """A way with the losses at its end; one that diverged has none, and ends before it does."""
-        end = torch.tensor(points[-1:])
-        losses = {name: float(self._loss(task, end)) for name, task in self._tasks.items()}
+        """A way with the losses at its end; of one that diverged, the part that is in sight."""
+        losses = self._losses(points[-1:])
         if all(map(math.isfinite, losses.values())):
             return {"way": way, "points": points, **losses}
-        return {"way": way, "points": _within(points), **dict.fromkeys(losses), "diverged": True}
+        seen = _within(points)
+        return {"way": way, "points": seen, **self._losses(seen[-1:]), "diverged": True}
+
+    def _losses(self, point: list[list[float]]) -> dict[str, float]:
+        """The loss of a point `(1, 2)` on each task."""
+        place = torch.tensor(point)
+        return {name: float(self._loss(task, place)) for name, task in self._tasks.items()}
 
     def _landscape(self) -> dict[str, Any]:
         across = torch.linspace(-3.0, 3.5, self.config.grid)

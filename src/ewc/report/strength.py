@@ -54,7 +54,7 @@ def draw(run: RunDirectory) -> list[Path]:
     panels[0].set_ylabel(f"average accuracy after {run.config()['tasks']} tasks, %")
     panels[0].legend(frameon=False)
     panels[1].set_ylim(best - ZOOM, best + ZOOM / 10)
-    panels[1].set_title(f"zoomed in: the best {ZOOM:g} % of accuracy", fontsize=9, loc="left")
+    panels[1].set_title(f"zoomed in: the top {ZOOM:g} points of accuracy", fontsize=9, loc="left")
     return [save(panels[0], run.figures / "strength.png")]
 
 
