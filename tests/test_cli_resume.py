@@ -57,6 +57,13 @@ def test_other_options_are_named_with_both_values(
     assert not (run / "parts").exists()
 
 
+def test_a_run_killed_in_the_middle_of_its_start_is_started(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.new").write_text("{")
+    assert main(["run", "schematic", *TINY, "--out", str(run), "--resume"]) == 0
+
+
 def test_a_mistyped_directory_is_not_started(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

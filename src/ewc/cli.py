@@ -198,9 +198,11 @@ def _plan(options: argparse.Namespace) -> "tuple[RunDirectory, Config]":
     run = RunDirectory(options.out or Path("runs") / experiment.name / f"{preset}-{seed}")
     if options.resume and (run.path / "config.json").is_file():
         return run, _resumed(run, experiment, options.preset, changes)
-    if options.resume and options.out:
+    found = {file.name for file in run.path.iterdir()} if run.path.is_dir() else set()
+    killed_at_its_start = found == {"config.new"}
+    if options.resume and options.out and not killed_at_its_start:
         raise RunError(f"{run.path} holds no run to resume: leave out --resume to start one there")
-    if options.resume and run.path.is_dir() and set(run.path.iterdir()) - {run.path / "config.new"}:
+    if options.resume and found and not killed_at_its_start:
         raise RunError(f"{run.path} is not empty and holds no run: choose another --out")
     return run, experiment.preset(preset, **changes)
 
