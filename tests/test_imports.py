@@ -20,6 +20,7 @@ ALLOWED = {
     "runs": ALGORITHM | WORLDS,
     "experiments": ALGORITHM | WORLDS | {"runs"},
     "report": ALGORITHM | {"runs"},
+    "__main__": {"cli"},
     "cli": ALGORITHM | WORLDS | {"runs", "experiments", "report"},
 }
 FILES = sorted(ROOT.rglob("*.py"))

@@ -1,11 +1,12 @@
 """Every experiment's options: presets fit, each has help, and what does not fit is refused."""
 
+import json
 from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from ewc.experiments import EXPERIMENTS
+from ewc.experiments import EXPERIMENTS, SUMMARIES
 from ewc.experiments.config import Config
 from ewc.experiments.many_tasks import ManyTasks
 from ewc.runs.errors import RunError
@@ -35,13 +36,24 @@ def test_presets_fit_and_name_their_parts_apart(experiment: type[Config], preset
         ("learning-curves", "data", "/nowhere", "--data must be a directory"),
         ("fisher-overlap", "squares", (8, 30), "--squares must be at most 28, got 30"),
         ("strength", "strengths", (1.0, -2.0), "--strengths must be at least 0, got -2.0"),
+        ("strength", "strengths", (10.0, 10.0000001), "--strengths must all differ in their first"),
+        (
+            "learning-curves",
+            "methods",
+            ("sgd", "sgd"),
+            "--methods must all differ, got sgd and sgd",
+        ),
+        ("learning-curves", "methods", ("dropout",), "need --validation-samples of at least 1"),
+        ("learning-curves", "width", 20_000, "has 4.2e.08 weights, more than 1e.08"),
         ("many-tasks", "validation_samples", 0, "need --validation-samples of at least 1"),
+        ("many-tasks", "seeds", 10**9, "more than 10,000 networks"),
+        ("schematic", "samples", 1_000_000, "take 26.2 GB: choose a smaller --grid or --samples"),
         ("many-tasks", "lr_range", (1e-3, 1e-5), "--lr-range must be two rising numbers"),
     ],
 )
 def test_what_does_not_fit_is_refused(experiment: str, option: str, value: Any, said: str) -> None:
     with pytest.raises(RunError, match=said):
-        EXPERIMENTS[experiment].preset("quick", **{option: value})
+        EXPERIMENTS[experiment].preset("quick", **{option: value}).parts()
 
 
 def test_the_search_draws_the_same_combinations_within_their_ranges() -> None:
@@ -54,3 +66,19 @@ def test_the_search_draws_the_same_combinations_within_their_ranges() -> None:
     assert all(1 <= r["strength"] <= 10 for r in recipes if r["method"] == "ewc")
     assert len({recipe["lr"] for recipe in recipes}) == 20
     assert recipes == [part.config["recipe"] for part in config.parts()]
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_options_come_back_from_their_json(experiment: str) -> None:
+    config = EXPERIMENTS[experiment].preset("laptop")
+    stored = json.loads(json.dumps({**config.to_dict(), "versions": {"ewc": "0"}}))
+    assert EXPERIMENTS[experiment].from_dict(stored) == config
+    with pytest.raises(RunError, match="--seed must be of type int, got 'x'"):
+        EXPERIMENTS[experiment].from_dict({**stored, "seed": "x"})
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_the_summary_is_that_of_the_config(experiment: str) -> None:
+    config = EXPERIMENTS[experiment]
+    assert config.name == experiment
+    assert (config.__doc__ or "").strip() == SUMMARIES[experiment]

@@ -32,3 +32,13 @@ def test_the_overlap_by_layer_equals_its_definition(tmp_path: Path) -> None:
         distance = ((f1 / f1.sum()).sqrt() - (f2 / f2.sum()).sqrt()).square().sum() / 2
         torch.testing.assert_close(overlap, 1 - distance.item(), atol=1e-5, rtol=0)
     assert len(row["overlap"]) == 3
+
+
+def test_a_network_that_diverged_has_no_overlap(tmp_path: Path) -> None:
+    changes = {"how": "gradient", "strength": 1e12, "squares": (26,)}
+    options = {**OPTIONS, "data": str(write_data(tmp_path)), **changes}
+    (part,) = FisherOverlap.preset("quick", **options).parts()
+    *_, row = part.make(part.config).run()
+    assert row is not None
+    assert row["diverged"]
+    assert "overlap" not in row

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ewc.cli import main
-from ewc.experiments.config import flag
 from ewc.experiments.games import POOL, Games
+from ewc.experiments.options import flag
 from ewc.report import view_of
 from ewc.report.games_data import read
 from ewc.rl.scores import ATARI_SCORES
@@ -61,7 +61,8 @@ def test_the_arms_of_a_seed_share_one_schedule() -> None:
 
 
 def test_the_ceiling_plays_each_game_as_long_as_the_schedule_does() -> None:
-    parts = by_name(games=("Pong", "minatar/breakout:rotate90"), visits=3, seeds=1)
+    games = ("minatar/space_invaders", "minatar/breakout:rotate90")
+    parts = by_name(games=games, visits=3, seeds=1)
     single = parts["single-minatar-breakout-rotate90-seed0"].config
     assert single["games"] == ["minatar/breakout:rotate90"]
     assert single["schedule"] == ["minatar/breakout:rotate90"] * 3
@@ -80,18 +81,25 @@ def test_the_disk_that_replay_memories_take_is_known_beforehand() -> None:
     ("changes", "said"),
     [
         ({"games": ("Pong", "Pnog")}, "--games: .*Pnog"),
+        ({"games": ("Pong", "Xyzzy")}, "expected one of 57 Atari games such as Pong, or minatar/"),
         ({"games": ("Pong", "minatar/chess")}, "--games: .*minatar/chess"),
-        ({"games": ("Pong", "Pong")}, "--games must differ"),
+        ({"games": ("Pong", "Pong")}, "--games must all differ, got Pong and Pong"),
+        ({"games": ("Pong", "minatar/breakout")}, "--games must be all of Atari or all of MinAtar"),
         ({"games": ("Pong",)}, "--games must name at least 2 games, got 1"),
         ({"games_a_set": 5}, "--games must name at least 5 games, got 4"),
         ({"epsilon_start": 10, "epsilon_end": 9}, "--epsilon-end must be at least .* = 10, got 9"),
         ({"discount": 1.5}, "--discount must be at most 1, got 1.5"),
         ({"arms": ("plain", "magic")}, "--arms must be one of .*, got magic"),
+        ({"n_step": 100, "max_episode_steps": 100}, "--n-step must be below 100, .*; got 100"),
+        ({"n_step": 10, "segment_steps": 80}, "--n-step must be below 10, .*; got 10"),
+        ({"min_history": 40_000}, "--min-history must be at most 39976, .*; got 40000"),
+        ({"window": 2501}, "--window must be at most 2500, .*; got 2501"),
+        ({"sets": 1000, "seeds": 1000}, "more than 10,000 networks"),
     ],
 )
 def test_what_does_not_fit_is_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(RunError, match=said):
-        Games.preset("laptop", **changes)
+        Games.preset("laptop", **changes).parts()
 
 
 TINY = {

@@ -110,8 +110,11 @@ def test_the_network_trained_on_the_game_plays_it(agents: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"games": ("Pong",)}, "--games must be at least two, all different"),
-        ({"games": ("Pong", "Pong")}, "--games must be at least two, all different"),
+        ({"games": ("Pong",)}, "--games must name at least 2 games, got 1"),
+        ({"games": ("Pong", "Pong")}, "--games must all differ, got Pong and Pong"),
+        ({"games": ("Pong", "Nosuch")}, "--games: no game is called 'Nosuch'"),
+        ({"games": ("Pong", "minatar/chess")}, "--games must be all of Atari or all of MinAtar"),
+        ({"games": ("minatar/breakout", "minatar/chess")}, "--games: no task is called"),
     ],
 )
 def test_games_that_cannot_be_told_apart_are_refused(changes: dict[str, Any], said: str) -> None:

@@ -1,5 +1,6 @@
 """With two parameters, EWC ends where both tasks are solved, and the others do not."""
 
+import json
 from itertools import islice
 
 from ewc.experiments.schematic import Schematic, TwoParameters
@@ -20,3 +21,11 @@ def test_it_goes_on_where_it_was_stopped() -> None:
     begun = list(islice(first.run(), 2))
     second.load_state_dict(first.state_dict())
     assert begun + list(second.run()) == rows
+
+
+def test_a_way_that_diverges_says_so() -> None:
+    *_, last = TwoParameters(Schematic.preset("quick", lr=1e3)).run()
+    assert last["way"] == "A"  # there is no solution to go on from
+    assert last["diverged"]
+    assert 0 < len(last["points"]) < 1000
+    assert json.dumps(last, allow_nan=False)

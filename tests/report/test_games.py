@@ -75,6 +75,7 @@ def test_the_gain_is_one_where_a_game_is_played_as_by_a_network_of_its_own(tmp_p
 
 def test_a_game_that_was_not_learned_has_nothing_to_keep(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
+    run.start({"experiment": "games"})
     write_network(run, "plain", "plain", 0, GAMES, ["Pong", "CrazyClimber", "Pong"], 1.0, 0.01)
     (found,) = returns(read(run)[0])
     assert found.kept is None

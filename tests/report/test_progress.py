@@ -3,6 +3,7 @@
 import io
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -41,6 +42,21 @@ def test_lines_of_games() -> None:
         " 25.0 %  plain  after segment 1 · total 1.25 of 2",
         "100.0 %  plain  Crazy Climber · score 12.5",
     ]
+
+
+def test_lines_on_a_terminal_that_cannot_redraw(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    out = io.StringIO()
+    with display(["ewc"], Console(file=out, force_terminal=True, width=200)) as shown:
+        shown(Report("ewc", 0.5, ROW))
+        assert "50.0 %" in out.getvalue()
+
+
+def test_a_network_that_diverged_shows_no_accuracy() -> None:
+    out = io.StringIO()
+    with display(["ewc"], Console(file=out, width=200)) as shown:
+        shown(Report("ewc", 1.0, {**ROW, "diverged": True}))
+    assert out.getvalue() == "100.0 %  ewc  diverged\n"
 
 
 def test_bars_on_a_terminal() -> None:

@@ -1,11 +1,13 @@
 """What is stored under docs/results is whole: figures come from it again, and a page shows them."""
 
+import json
 import shutil
 from pathlib import Path
 
 import matplotlib.image
 import pytest
 
+from ewc.experiments import EXPERIMENTS
 from ewc.report import view_of
 from ewc.runs.directory import RunDirectory
 
@@ -29,3 +31,12 @@ def test_every_stored_figure_is_on_a_page(stored: Path) -> None:
     pages = "".join(page.read_text() for page in DOCS.glob("experiments/*.md"))
     for figure in stored.glob("figures/*"):
         assert f"../results/{stored.name}/figures/{figure.name}" in pages
+
+
+@pytest.mark.parametrize("stored", STORED, ids=lambda path: path.name)
+def test_the_options_of_a_stored_result_still_fit(stored: Path) -> None:
+    config = RunDirectory(stored).config() | {"agents": None}  # whose directory is not stored
+    experiment = EXPERIMENTS[config["experiment"]]
+    options = json.loads(json.dumps(experiment.from_dict(config).to_dict()))
+    kept = options.keys() & config.keys()  # some were stored before an option was there
+    assert {name: options[name] for name in kept} == {name: config[name] for name in kept}

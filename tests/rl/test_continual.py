@@ -163,6 +163,30 @@ def test_a_well_waits_for_enough_steps_in_its_task() -> None:
     assert rows_of(options, "fisher") == []  # no task has so many when it is left
 
 
+def test_a_task_left_before_n_steps_leaves_no_well() -> None:
+    options = config("ewc-labels")
+    options["settings"] = {
+        **options["settings"],
+        "ewc_start": 0,
+        "min_visit": 0,
+        "environments": 100,
+        "n_step": 4,
+    }
+    assert rows_of(options, "fisher") == []
+    options["settings"] = {**options["settings"], "n_step": 3}
+    assert len(rows_of(options, "fisher")) > 0
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+def test_an_agent_that_diverges_stops_with_the_cause() -> None:
+    options = config("plain")
+    options["settings"] = {**options["settings"], "lr": 1e30}
+    with pytest.raises(
+        FloatingPointError, match=r"diverged: its loss is (nan|inf) after \d+ steps"
+    ):
+        rows_of(options, "test")
+
+
 def test_strong_wells_hold_the_weights_and_plain_training_moves_them() -> None:
     moved = {}
     for arm in ("plain", "ewc-labels"):

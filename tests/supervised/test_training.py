@@ -1,5 +1,6 @@
 """One loop for every method: it trains as a plain loop does, and resumes bit for bit."""
 
+import math
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -144,6 +145,22 @@ def test_training_that_diverges_ends_and_says_so(make: Callable[..., Learner]) -
     assert rows[-1]["diverged"]
     assert rows[-1]["loss"] is None
     assert len(rows[-1]["accuracy"]) == 3
+
+
+def test_weights_that_only_the_last_step_made_infinite_have_diverged(
+    make: Callable[..., Learner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = make(epochs=1, segments=1, tasks=1)
+    train = learner._train_segment
+
+    def train_and_break() -> float:
+        loss = train()
+        next(learner.model.parameters()).data[0] = math.inf
+        return loss
+
+    monkeypatch.setattr(learner, "_train_segment", train_and_break)
+    (row,) = [row for row in learner.run() if row]
+    assert row["diverged"]
 
 
 def test_rows_are_measured_after_each_task_or_each_segment(make: Callable[..., Learner]) -> None:

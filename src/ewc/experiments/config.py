@@ -1,25 +1,18 @@
-"""Configs: a dataclass an experiment, whose fields are its command-line options, help included."""
+"""Configs: a dataclass per experiment, whose fields are its command-line options, help included."""
 
-from dataclasses import Field, asdict, dataclass, field, fields
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from itertools import islice
 from typing import Any, ClassVar, Self
 
 from ewc.runs.engine import Part
 from ewc.runs.errors import RunError
 
+from .options import check_options, option
+
 Presets = dict[str, dict[str, Any]]  # by preset: the options that differ from the defaults
-
-
-def option(
-    default: Any,
-    help: str,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-    choices: tuple[str, ...] | None = None,
-) -> Any:
-    """A field with its help and the values that fit; a tuple takes several values."""
-    metadata = {"help": help, "low": low, "high": high, "choices": choices}
-    return field(default=default, metadata=metadata)
+MAX_PARTS = 10_000  # the largest preset, that of the paper's `games`, has 196
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +22,7 @@ class Config:
     name: ClassVar[str]
     presets: ClassVar[Presets]
 
-    seed: int = option(0, "where all randomness comes from", low=0)
+    seed: int = option(0, "where all randomness comes from", low=0, high=2**63 - 1)
 
     @classmethod
     def preset(cls, preset: str, **changes: Any) -> Self:
@@ -38,30 +31,34 @@ class Config:
         config.check()
         return config
 
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> Self:
+        """The options that `to_dict` gave, back from JSON; refuses what does not fit."""
+        names = [one.name for one in fields(cls) if one.name in stored]
+        values: dict[str, Any] = {name: stored[name] for name in names}
+        lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        config = cls(**(values | lists))
+        config.check()
+        return config
+
     def check(self) -> None:
-        for one in fields(self):
-            _check(one, getattr(self, one.name))
+        """Refuse options that do not fit, each by itself or together."""
+        check_options(self)
 
     def to_dict(self) -> dict[str, Any]:
         return {"experiment": self.name, **asdict(self)}
 
     def parts(self) -> list[Part]:
+        """The parts to run, each under a name of its own."""
+        parts = list(islice(self._parts(), MAX_PARTS + 1))
+        if len(parts) > MAX_PARTS:
+            raise RunError(
+                f"these options make more than {MAX_PARTS:,} networks: choose fewer seeds or values"
+            )
+        ((name, count),) = Counter(part.name for part in parts).most_common(1)
+        if count > 1:
+            raise RunError(f"{count} networks would be called {name}: choose values that differ")
+        return parts
+
+    def _parts(self) -> Iterator[Part]:
         raise NotImplementedError
-
-
-def flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def _check(one: Field[Any], value: Any) -> None:
-    low, high, choices = (one.metadata[key] for key in ("low", "high", "choices"))
-    values = value if isinstance(value, tuple) else (value,)
-    if not values:
-        raise RunError(f"{flag(one.name)} needs at least one value")
-    for each in values:
-        if choices is not None and each not in choices:
-            raise RunError(f"{flag(one.name)} must be one of {', '.join(choices)}, got {each}")
-        if low is not None and each is not None and not each >= low:
-            raise RunError(f"{flag(one.name)} must be at least {low:g}, got {each}")
-        if high is not None and each is not None and not each <= high:
-            raise RunError(f"{flag(one.name)} must be at most {high:g}, got {each}")

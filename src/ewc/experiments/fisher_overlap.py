@@ -11,7 +11,8 @@ from ewc.supervised.data import SIDE
 from ewc.supervised.recipe import Recipe
 from ewc.supervised.training import Learner
 
-from .config import Presets, option
+from .config import Presets
+from .options import MANY, option
 from .permuted_mnist import PAPER, PermutedMnist, make_tasks
 
 
@@ -26,31 +27,32 @@ class FisherOverlap(PermutedMnist):
         "paper": {**PAPER, "lr": 1e-3, "epochs": 100, "fisher_samples": 60_000},
     }
 
-    tasks: int = option(2, "number of tasks, learned one after another", low=2)
-    strength: float = option(100.0, "λ of EWC: how much old tasks count against the new one", low=0)
-    layers: int = option(6, "hidden layers", low=1)
-    width: int = option(100, "units a hidden layer", low=1)
-    lr: float = option(0.03, "learning rate at the start of each task", low=0)
+    tasks: int = option(2, "number of tasks, learned one after another", low=2, high=1000)
+    strength: float = option(
+        100.0, "λ of EWC: how much old tasks count against the new one", low=0, high=1e12
+    )
+    layers: int = option(6, "hidden layers", low=1, high=100)
+    width: int = option(100, "units a hidden layer", low=1, high=100_000)
+    lr: float = option(0.03, "learning rate at the start of each task", low=1e-12, high=1e3)
     squares: tuple[int, ...] = option((8, 26), "sides of the permuted squares", low=1, high=SIDE)
-    seeds: int = option(1, "number of seeds, counted from --seed; several give bands", low=1)
+    seeds: int = option(
+        1, "number of seeds, counted from --seed; several give bands", low=1, high=MANY
+    )
 
-    def parts(self) -> list[Part]:
-        return [
-            Part(
-                f"square{square}-seed{seed}",
-                self.part_config(square=square, seed=seed),
-                make_overlap_learner,
-            )
-            for square in self.squares
-            for seed in range(self.seed, self.seed + self.seeds)
-        ]
+    def _parts(self) -> Iterator[Part]:
+        for square in self.squares:
+            for seed in range(self.seed, self.seed + self.seeds):
+                config = self.part_config(square=square, seed=seed)
+                yield Part(f"square{square}-seed{seed}", config, make_overlap_learner)
 
 
 class OverlapLearner(Learner):
-    """Learns its tasks, then compares their Fishers at the weights that solve them all."""
+    """Learns its tasks, then compares their Fishers at the weights that solve them all, if any."""
 
     def run(self) -> Iterator[dict[str, Any] | None]:
         yield from super().run()
+        if self.diverged:
+            return
         fishers = [
             fisher_diagonal(self.model, self.fisher_batches(task), kind="exact")
             for task in range(self.recipe.tasks)

@@ -12,8 +12,18 @@ from ewc.runs.engine import Part
 from ewc.runs.errors import RunError
 from ewc.seeding import derive_seed
 
-from .config import Presets, option
-from .playing import ATARI_SMALL, MINATAR, SINGLE, Playing, check_game, file_name, make_part
+from .config import Presets
+from .options import MANY, option
+from .playing import (
+    ATARI_SMALL,
+    MINATAR,
+    SINGLE,
+    Playing,
+    check_game,
+    check_one_world,
+    file_name,
+    make_part,
+)
 
 ARMS = ("plain", "ewc-labels", "ewc-fmn", SINGLE)
 
@@ -90,10 +100,14 @@ class Games(Playing):
     games: tuple[str, ...] = option(
         ("minatar/breakout", "minatar/space_invaders"), "games to learn, or to draw the sets from"
     )
-    games_a_set: int | None = option(None, "games drawn for a set; without, all of them", low=2)
-    sets: int = option(1, "number of sets of games", low=1)
-    visits: int = option(2, "segments that each game gets", low=1)
-    seeds: int = option(1, "number of seeds, counted from --seed; several give bands", low=1)
+    games_a_set: int | None = option(
+        None, "games drawn for a set; without, all of them", low=2, high=1000
+    )
+    sets: int = option(1, "number of sets of games", low=1, high=1000)
+    visits: int = option(2, "segments that each game gets", low=1, high=10_000)
+    seeds: int = option(
+        1, "number of seeds, counted from --seed; several give bands", low=1, high=MANY
+    )
     arms: tuple[str, ...] = option(
         ARMS,
         "plain training, EWC told the game, EWC that recognises it, one network a game",
@@ -104,15 +118,16 @@ class Games(Playing):
         super().check()
         for game in self.games:
             check_game(game, "--games")
-        if len(set(self.games)) < len(self.games):
-            raise RunError(f"--games must differ, got {' '.join(self.games)}")
+        check_one_world(self.games)
         if len(self.games) < (self.games_a_set or 2):
             raise RunError(
                 f"--games must name at least {self.games_a_set or 2} games, got {len(self.games)}"
             )
-
-    def parts(self) -> list[Part]:
-        return list(self._parts())
+        if "ewc-fmn" in self.arms and self.window > self.rows_a_segment:
+            raise RunError(
+                f"--window must be at most {self.rows_a_segment}, the observations of a segment, "
+                f"for the arm ewc-fmn; got {self.window}"
+            )
 
     def _parts(self) -> Iterator[Part]:
         seeds = range(self.seed, self.seed + self.seeds)

@@ -1,12 +1,14 @@
 """Training curves for three tasks (the paper's figure 3A): EWC remembers, SGD forgets."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from ewc.runs.engine import Part
 from ewc.supervised.recipe import METHODS
 
-from .config import Presets, option
+from .config import Presets
+from .options import option
 from .permuted_mnist import PAPER, PermutedMnist, make_learner
 
 # A rate that falls to zero settles each curve before its task ends.
@@ -27,18 +29,17 @@ class LearningCurves(PermutedMnist):
     methods: tuple[str, ...] = option(
         ("ewc", "l2", "sgd"), "methods to compare", choices=tuple(METHODS)
     )
-    l2_strength: float = option(0.05, "coefficient of the L2 baseline's uniform pull", low=0)
+    l2_strength: float = option(
+        0.05, "coefficient of the L2 baseline's uniform pull", low=0, high=1e12
+    )
 
-    def parts(self) -> list[Part]:
-        return [
-            Part(
-                method,
-                self.part_config(
-                    method=method,
-                    curves=True,
-                    strength=self.l2_strength if method == "l2" else self.strength,
-                ),
-                make_learner,
-            )
-            for method in self.methods
-        ]
+    def check(self) -> None:
+        super().check()
+        if "dropout" in self.methods:
+            self.check_validation()
+
+    def _parts(self) -> Iterator[Part]:
+        for method in self.methods:
+            strength = self.l2_strength if method == "l2" else self.strength
+            config = self.part_config(method=method, curves=True, strength=strength)
+            yield Part(method, config, make_learner)

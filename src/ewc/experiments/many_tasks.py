@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ewc.runs.engine import Part
-from ewc.runs.errors import RunError
 from ewc.seeding import derive_seed
 from ewc.supervised.recipe import METHODS
 
-from .config import Presets, option
+from .config import Presets
+from .options import MANY, option
 from .permuted_mnist import PAPER, PermutedMnist, make_learner
 
 SINGLE = "single"  # the dashed line: plain training on one task alone
@@ -35,43 +35,49 @@ class ManyTasks(PermutedMnist):
         },
     }
 
-    tasks: int = option(10, "number of tasks, learned one after another", low=1)
+    tasks: int = option(10, "number of tasks, learned one after another", low=1, high=1000)
     validation_samples: int = option(
-        5000, "training images held out for early stopping and search", low=0
+        5000, "training images held out for early stopping and search", low=0, high=MANY
     )
     methods: tuple[str, ...] = option(
         ("ewc", "dropout", "sgd", SINGLE), "methods to compare", choices=(*METHODS, SINGLE)
     )
-    l2_strength: float = option(0.05, "coefficient of the L2 baseline's uniform pull", low=0)
-    dropout_epochs: int = option(5, "epochs a task for dropout, cut short by early stopping", low=1)
-    dropout_lr: float = option(0.01, "learning rate for dropout, where none is searched", low=0)
-    seeds: int = option(1, "number of seeds, counted from --seed; several give bands", low=1)
+    l2_strength: float = option(
+        0.05, "coefficient of the L2 baseline's uniform pull", low=0, high=1e12
+    )
+    dropout_epochs: int = option(
+        5, "epochs a task for dropout, cut short by early stopping", low=1, high=MANY
+    )
+    dropout_lr: float = option(
+        0.01, "learning rate for dropout, where none is searched", low=1e-12, high=1e3
+    )
+    seeds: int = option(
+        1, "number of seeds, counted from --seed; several give bands", low=1, high=MANY
+    )
     search: int = option(
-        0, "combinations tried by random search; 0 takes lr, width and strength as given", low=0
+        0,
+        "combinations tried by random search; 0 takes lr, width and strength as given",
+        low=0,
+        high=MANY,
     )
     lr_range: tuple[float, ...] = option(
-        (1e-5, 1e-3), "learning rates searched, from and to", low=0
+        (1e-5, 1e-3), "learning rates searched, from and to", low=1e-12, high=1e3, rising=True
     )
-    width_range: tuple[int, ...] = option((400, 2000), "widths searched, from and to", low=1)
+    width_range: tuple[int, ...] = option(
+        (400, 2000), "widths searched, from and to", low=1, high=100_000, rising=True
+    )
     strength_range: tuple[float, ...] = option(
-        (10.0, 1e4), "strengths of EWC searched, from and to", low=0
+        (10.0, 1e4), "strengths of EWC searched, from and to", low=1e-12, high=1e12, rising=True
     )
 
     def check(self) -> None:
         super().check()
-        if self.validation_samples == 0 and ("dropout" in self.methods or self.search):
-            raise RunError(
-                "early stopping and search need --validation-samples of at least 1, got 0"
-            )
-        for name in ("lr_range", "width_range", "strength_range"):
-            values = getattr(self, name)
-            if len(values) != 2 or not 0 < values[0] <= values[1]:
-                raise RunError(
-                    f"--{name.replace('_', '-')} must be two rising numbers above 0, got {values}"
-                )
+        if "dropout" in self.methods or self.search:
+            self.check_validation()
 
-    def parts(self) -> list[Part]:
-        return list(self._parts())
+    @property
+    def widest(self) -> int:
+        return self.width_range[1] if self.search else self.width
 
     def _parts(self) -> Iterator[Part]:
         for method in self.methods:

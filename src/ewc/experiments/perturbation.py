@@ -24,7 +24,8 @@ from ewc.runs.engine import Part
 from ewc.runs.errors import RunError
 from ewc.seeding import derive_seed, generator
 
-from .config import Presets, option
+from .config import Presets
+from .options import MANY, option
 from .playing import ATARI_SMALL, MINATAR, SINGLE, Playing, check_game, file_name, make_part
 
 
@@ -47,37 +48,41 @@ class Perturbations(Playing):
     }
 
     game: str = option("minatar/breakout", "game that the agent learns")
-    seeds: int = option(1, "number of seeds, counted from --seed; several give bands", low=1)
+    seeds: int = option(
+        1, "number of seeds, counted from --seed; several give bands", low=1, high=MANY
+    )
     shapes: tuple[str, ...] = option(
         get_args(Shape), "shapes of the noise", choices=get_args(Shape)
     )
     scales: tuple[float, ...] = option(
         (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
         "sizes of the noise: its root mean square over all weights",
-        low=0,
+        low=1e-12,
+        high=1e6,
     )
     damping: float = option(
-        1e-3, "λ of the inverse (F + λI)⁻¹, as a fraction of the mean Fisher", low=1e-12
+        1e-3, "λ of the inverse (F + λI)⁻¹, as a fraction of the mean Fisher", low=1e-12, high=1e12
     )
     tolerance: float = option(
-        1e-6, "the null space is where the Fisher is at most this fraction of its mean", low=0
+        1e-6,
+        "the null space is where the Fisher is at most this fraction of its mean",
+        low=0,
+        high=1e12,
     )
-    noise_episodes: int = option(10, "episodes a point", low=1)
+    noise_episodes: int = option(10, "episodes a point", low=1, high=1000)
 
     def check(self) -> None:
         super().check()
         check_game(self.game, "--game")
 
-    def parts(self) -> list[Part]:
+    def _parts(self) -> Iterator[Part]:
         names = ("shapes", "scales", "damping", "tolerance", "noise_episodes")
         noise = {name: getattr(self, name) for name in names}
-        parts = []
         for seed in range(self.seed, self.seed + self.seeds):
             config = self.part_config(SINGLE, seed, [self.game], [self.game])
             name = f"{SINGLE}-{file_name(self.game)}-seed{seed}"
             config["noise"] = noise
-            parts.append(make_part(name, config, make_noise_learner))
-        return parts
+            yield make_part(name, config, make_noise_learner)
 
 
 def make_noise_learner(config: dict[str, Any]) -> "NoiseLearner":

@@ -13,7 +13,8 @@ from ewc.runs.errors import RunError
 from ewc.runs.loop import Learner
 from ewc.step import How
 
-from .config import Config, option
+from .config import Config
+from .options import MANY, option
 
 SINGLE = "single"  # the arm that learns one game alone
 REPLAY_FILES = "replay-*.rows"  # as the learner names them
@@ -83,35 +84,46 @@ ATARI_SMALL: dict[str, Any] = {
 class Playing(Config):
     """Options of the agent; all times are agent steps, of four frames each on Atari."""
 
-    size: int = option(Settings.size, "side of an Atari frame", low=36)
-    history: int = option(Settings.history, "frames that make a state", low=1)
-    environments: int = option(Settings.environments, "copies of a game played at once", low=1)
+    size: int = option(Settings.size, "side of an Atari frame", low=36, high=210)
+    history: int = option(Settings.history, "frames that make a state", low=1, high=64)
+    environments: int = option(
+        Settings.environments, "copies of a game played at once", low=1, high=1024
+    )
     max_episode_steps: int = option(
-        Settings.max_episode_steps, "steps after which an episode is cut off", low=1
+        Settings.max_episode_steps, "steps after which an episode is cut off", low=1, high=MANY
     )
 
     network: str = option(Settings.network, "architecture", choices=tuple(NETWORKS))
     double: bool = option(Settings.double, "Double Q-learning")
     discount: float = option(Settings.discount, "discount factor γ a step", low=0, high=1)
-    n_step: int = option(Settings.n_step, "steps of reward before the bootstrap", low=1)
-    batch_size: int = option(Settings.batch_size, "transitions a minibatch", low=1)
-    update_every: int = option(Settings.update_every, "steps a minibatch", low=1)
-    target_every: int = option(Settings.target_every, "steps an update of the target", low=1)
-    replay_capacity: int = option(Settings.replay_capacity, "transitions kept a task", low=1)
+    n_step: int = option(Settings.n_step, "steps of reward before the bootstrap", low=1, high=1000)
+    batch_size: int = option(Settings.batch_size, "transitions a minibatch", low=1, high=10_000)
+    update_every: int = option(Settings.update_every, "steps a minibatch", low=1, high=MANY)
+    target_every: int = option(
+        Settings.target_every, "steps an update of the target", low=1, high=MANY
+    )
+    replay_capacity: int = option(
+        Settings.replay_capacity, "transitions kept a task", low=1, high=MANY
+    )
     min_history: int = option(
-        Settings.min_history, "transitions of a task before it is learned from", low=1
+        Settings.min_history, "transitions of a task before it is learned from", low=1, high=MANY
     )
     optimizer: str = option(Settings.optimizer, "optimizer", choices=("rmsprop", "adam"))
-    lr: float = option(Settings.lr, "learning rate", low=0)
-    max_lr: float = option(Settings.max_lr, "maximum learning rate that RMSProp applies", low=0)
-    adam_epsilon: float = option(Settings.adam_epsilon, "ε of Adam, added to the root", low=0)
+    lr: float = option(Settings.lr, "learning rate", low=1e-12, high=1e3)
+    max_lr: float = option(
+        Settings.max_lr, "maximum learning rate that RMSProp applies", low=1e-9, high=1e3
+    )
+    adam_epsilon: float = option(
+        Settings.adam_epsilon, "ε of Adam, added to the root", low=1e-12, high=1e3
+    )
     max_gradient_norm: float = option(
-        Settings.max_gradient_norm, "norm that a larger gradient is scaled to", low=0
+        Settings.max_gradient_norm, "norm that a larger gradient is scaled to", low=1e-9, high=1e12
     )
     average_span: int = option(
         Settings.average_span,
         "updates that parameters are averaged over when tested or left; 0: not at all",
         low=0,
+        high=MANY,
     )
     fresh_optimizer: bool = option(
         Settings.fresh_optimizer, "forget the optimizer's moments when the task changes"
@@ -121,24 +133,27 @@ class Playing(Config):
         Settings.epsilon, "exploration rate at the end of its decay", low=0, high=1
     )
     epsilon_start: int = option(
-        Settings.epsilon_start, "steps in a task before its exploration decays", low=0
+        Settings.epsilon_start, "steps in a task before its exploration decays", low=0, high=MANY
     )
     epsilon_end: int = option(
-        Settings.epsilon_end, "steps in a task when its exploration has decayed", low=0
+        Settings.epsilon_end, "steps in a task when its exploration has decayed", low=0, high=MANY
     )
 
     strength: float | None = option(
-        Settings.strength, "λ of EWC; none takes the default of the Fisher's kind", low=0
+        Settings.strength, "λ of EWC; none takes the default of the Fisher's kind", low=0, high=1e12
     )
     fisher: str = option(Settings.fisher, "which Fisher", choices=get_args(FisherKind))
     fisher_batches: int = option(
-        Settings.fisher_batches, "minibatches that a Fisher is taken over", low=1
+        Settings.fisher_batches, "minibatches that a Fisher is taken over", low=1, high=MANY
     )
     floor: float = option(
-        Settings.floor, "fraction of each layer's mean Fisher added to all its entries", low=0
+        Settings.floor,
+        "fraction of each layer's mean Fisher added to all its entries",
+        low=0,
+        high=1e6,
     )
     normalize: float | None = option(
-        Settings.normalize, "trace that each task's Fisher is scaled to", low=0
+        Settings.normalize, "trace that each task's Fisher is scaled to", low=1e-9, high=1e12
     )
     leak: float = option(
         Settings.leak, "slope that the Fisher sees in units where they are off", low=0, high=1
@@ -147,23 +162,36 @@ class Playing(Config):
         Settings.silence, "zero the gains of units that are dead on a task when it is left"
     )
     how: str = option(Settings.how, "how the pull is taken", choices=get_args(How))
-    ewc_start: int = option(Settings.ewc_start, "steps in a task before it is protected", low=0)
+    ewc_start: int = option(
+        Settings.ewc_start, "steps in a task before it is protected", low=0, high=MANY
+    )
     min_visit: int = option(
-        Settings.min_visit, "steps in a task before its protection is renewed", low=0
+        Settings.min_visit, "steps in a task before its protection is renewed", low=0, high=MANY
     )
 
     levels: int = option(Settings.levels, "grey levels the recogniser tells apart", low=2, high=256)
-    prior: float = option(Settings.prior, "Dirichlet mass a pixel of the recogniser", low=0)
-    window: int = option(Settings.window, "observations a window of the recogniser", low=1)
-    wins: int = option(Settings.wins, "windows in a row that open a task", low=1)
+    prior: float = option(
+        Settings.prior, "Dirichlet mass a pixel of the recogniser", low=1e-9, high=1e9
+    )
+    window: int = option(
+        Settings.window, "observations a window of the recogniser", low=1, high=MANY
+    )
+    wins: int = option(Settings.wins, "windows in a row that open a task", low=1, high=MANY)
     independent: float = option(
-        Settings.independent, "independent pixels that a frame counts as in the recogniser", low=0
+        Settings.independent,
+        "independent pixels that a frame counts as in the recogniser",
+        low=1e-9,
+        high=1e12,
     )
 
-    segment_steps: int = option(Settings.segment_steps, "steps a segment of the schedule", low=1)
-    test_episodes: int = option(Settings.test_episodes, "episodes a game and test", low=1)
+    segment_steps: int = option(
+        Settings.segment_steps, "steps a segment of the schedule", low=1, high=MANY
+    )
+    test_episodes: int = option(
+        Settings.test_episodes, "episodes a game and test", low=1, high=1000
+    )
     test_epsilon: float = option(Settings.test_epsilon, "exploration rate in tests", low=0, high=1)
-    report_every: int = option(Settings.report_every, "steps a row of training", low=1)
+    report_every: int = option(Settings.report_every, "steps a row of training", low=1, high=MANY)
 
     def check(self) -> None:
         super().check()
@@ -171,6 +199,29 @@ class Playing(Config):
             raise RunError(
                 f"--epsilon-end must be at least --epsilon-start = {self.epsilon_start}, "
                 f"got {self.epsilon_end}"
+            )
+        self._check_replay()
+
+    @property
+    def rows_a_segment(self) -> int:
+        """Steps of each copy of a game in a segment."""
+        return -(-self.segment_steps // self.environments)
+
+    def _check_replay(self) -> None:
+        """Refuse settings under which no transition is ever whole, or none is learned from."""
+        rows = -(-self.replay_capacity // self.environments)
+        limit = min(self.max_episode_steps, self.rows_a_segment, rows)
+        if self.n_step >= limit:
+            raise RunError(
+                f"--n-step must be below {limit}, the steps of a copy in an episode "
+                f"({self.max_episode_steps}), in a segment ({self.rows_a_segment}) and in the "
+                f"replay memory ({rows}); got {self.n_step}"
+            )
+        held = (rows - self.n_step) * self.environments
+        if self.min_history > held:
+            raise RunError(
+                f"--min-history must be at most {held}, the transitions that --replay-capacity "
+                f"= {self.replay_capacity} holds; got {self.min_history}"
             )
 
     def part_config(
@@ -192,10 +243,18 @@ def file_name(game: str) -> str:
 
 
 def check_game(game: str, flag: str) -> None:
+    """Refuse a game that there is no score to compare with."""
     try:
         normalized(game, 0.0)
     except ValueError as error:
         raise RunError(f"{flag}: {error}") from None
+
+
+def check_one_world(games: Sequence[str]) -> None:
+    """Refuse to mix Atari with MinAtar, whose frames and actions are others."""
+    minatar = [game for game in games if game.startswith("minatar/")]
+    if 0 < len(minatar) < len(games):
+        raise RunError(f"--games must be all of Atari or all of MinAtar, got {' '.join(games)}")
 
 
 def make_part(name: str, config: dict[str, Any], make: Callable[[dict[str, Any]], Learner]) -> Part:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ewc.recognition import ForgetMeNot
 from ewc.rl.agent import Agent
 from ewc.rl.environments import Environments
+from ewc.rl.games import check_name
 from ewc.rl.schedule import segments
 from ewc.rl.settings import Settings
 from ewc.rl.testing import FrameStacks
@@ -28,7 +29,9 @@ from ewc.runs.engine import Part
 from ewc.runs.errors import RunError
 from ewc.seeding import derive_seed
 
-from .config import Config, Presets, option
+from .config import Config, Presets
+from .options import MANY, option
+from .playing import check_one_world
 
 CHUNK = 32  # rows played between two yields
 Runs = list[list[int]]  # [context, agent steps], one after another
@@ -51,38 +54,59 @@ class Recognition(Config):
     }
 
     games: tuple[str, ...] = option(GAMES, "games to tell apart")
-    visits: int = option(4, "segments that each game gets", low=1)
-    segment_steps: int = option(2_000, "agent steps a segment", low=1)
-    seeds: int = option(1, "number of seeds, counted from --seed", low=1)
+    visits: int = option(4, "segments that each game gets", low=1, high=10_000)
+    segment_steps: int = option(2_000, "agent steps a segment", low=1, high=MANY)
+    seeds: int = option(1, "number of seeds, counted from --seed", low=1, high=MANY)
     agents: str | None = option(
         None, "run directory of `games` whose single-game networks play; without, random actions"
     )
     epsilon: float = option(0.05, "fraction of random actions of the networks", low=0, high=1)
-    environments: int = option(4, "copies of a game played at once", low=1)
-    size: int = option(42, "side of an Atari frame, if no network plays", low=36)
-    max_episode_steps: int = option(27_000, "steps after which an episode is cut off", low=1)
+    environments: int = option(4, "copies of a game played at once", low=1, high=1024)
+    size: int = option(42, "side of an Atari frame, if no network plays", low=36, high=210)
+    max_episode_steps: int = option(
+        27_000, "steps after which an episode is cut off", low=1, high=MANY
+    )
 
     levels: int = option(8, "grey levels the recogniser tells apart", low=2, high=256)
-    prior: float = option(1.0, "Dirichlet mass a pixel of the recogniser", low=1e-9)
-    window: int = option(4, "observations a window of the recogniser", low=1)
-    wins: int = option(2, "windows in a row that open a task", low=1)
+    prior: float = option(1.0, "Dirichlet mass a pixel of the recogniser", low=1e-9, high=1e9)
+    window: int = option(4, "observations a window of the recogniser", low=1, high=MANY)
+    wins: int = option(2, "windows in a row that open a task", low=1, high=MANY)
     independent: float = option(
-        15.0, "independent pixels that a frame counts as in the recogniser", low=1e-9
+        15.0, "independent pixels that a frame counts as in the recogniser", low=1e-9, high=1e12
     )
 
     def check(self) -> None:
         super().check()
-        if len(self.games) < 2 or len(set(self.games)) < len(self.games):
-            raise RunError(f"--games must be at least two, all different; got {self.games}")
+        if len(self.games) < 2:
+            raise RunError(f"--games must name at least 2 games, got {len(self.games)}")
+        check_one_world(self.games)
+        for game in self.games:
+            _check_playable(game)
         if self.agents is not None:
-            networks = _networks(self.agents)
-            for game in self.games:
-                if game not in networks:
-                    raise RunError(f"--agents: {self.agents} has no single-game network of {game}")
+            _check_agents(self.agents, self.games)
 
-    def parts(self) -> list[Part]:
-        seeds = range(self.seed, self.seed + self.seeds)
-        return [Part(f"seed{seed}", self.to_dict() | {"seed": seed}, make_run) for seed in seeds]
+    def _parts(self) -> Iterator[Part]:
+        for seed in range(self.seed, self.seed + self.seeds):
+            yield Part(f"seed{seed}", self.to_dict() | {"seed": seed}, make_run)
+
+
+def _check_playable(game: str) -> None:
+    """Refuse a game that cannot be played here; unlike in `games` it needs no known score."""
+    try:
+        check_name(game)
+    except (ValueError, ImportError) as error:
+        raise RunError(f"--games: {error}") from None
+
+
+def _check_agents(directory: str, games: tuple[str, ...]) -> None:
+    """Refuse networks that do not play all the games, or see frames of different sizes."""
+    networks = _networks(directory)
+    for game in games:
+        if game not in networks:
+            raise RunError(f"--agents: {directory} has no single-game network of {game}")
+    sizes = {networks[game].config()["settings"]["size"] for game in games}
+    if len(sizes) > 1:
+        raise RunError(f"--agents: the networks see frames of different sizes, {sorted(sizes)}")
 
 
 def make_run(config: dict[str, Any]) -> "RecognitionRun":

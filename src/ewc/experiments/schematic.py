@@ -5,9 +5,10 @@ vary along the second axis; task B's good region is a tilted valley that crosses
 SGD alone would end.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, ClassVar
 
 import torch
@@ -16,12 +17,16 @@ from torch.nn.functional import mse_loss
 
 from ewc.memory import EWC
 from ewc.runs.engine import Part
+from ewc.runs.errors import RunError
 from ewc.seeding import generator
 
-from .config import Config, Presets, option
+from .config import Config, Presets
+from .options import option
 
 METHODS = ("sgd", "l2", "ewc")
 BATCH_SIZE = 50
+FAR = 1e3  # the landscape reaches from -3.4 to 3.6
+MAX_NUMBERS = 250_000_000  # of the landscape at once: 1 GB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,15 +36,26 @@ class Schematic(Config):
     name = "schematic"
     presets: ClassVar[Presets] = {"quick": {}, "laptop": {}, "paper": {}}
 
-    samples: int = option(2000, "samples a task", low=1)
-    gradient_steps: int = option(1000, "gradient steps a task", low=1)
-    lr: float = option(0.1, "learning rate of SGD", low=0)
-    strength: float = option(3.0, "λ of EWC", low=0)
-    l2_strength: float = option(3.0, "coefficient of the L2 baseline's uniform pull", low=0)
-    grid: int = option(81, "points a side of the loss landscape", low=2)
+    samples: int = option(2000, "samples a task", low=1, high=1_000_000)
+    gradient_steps: int = option(1000, "gradient steps a task", low=1, high=100_000)
+    lr: float = option(0.1, "learning rate of SGD", low=1e-12, high=1e3)
+    strength: float = option(3.0, "λ of EWC", low=0, high=1e12)
+    l2_strength: float = option(
+        3.0, "coefficient of the L2 baseline's uniform pull", low=0, high=1e12
+    )
+    grid: int = option(81, "points a side of the loss landscape", low=2, high=1000)
 
-    def parts(self) -> list[Part]:
-        return [Part("schematic", self.to_dict(), make_schematic)]
+    def check(self) -> None:
+        super().check()
+        numbers = self.grid**2 * self.samples
+        if numbers > MAX_NUMBERS:
+            raise RunError(
+                f"{self.grid} x {self.grid} points times {self.samples} samples take "
+                f"{4 * numbers / 1e9:.1f} GB: choose a smaller --grid or --samples"
+            )
+
+    def _parts(self) -> Iterator[Part]:
+        yield Part("schematic", self.to_dict(), make_schematic)
 
 
 def make_schematic(config: dict[str, Any]) -> "TwoParameters":
@@ -68,6 +84,10 @@ class TwoParameters:
         return inputs, inputs @ solution + noise
 
     @property
+    def _tasks(self) -> dict[str, tuple[Tensor, Tensor]]:
+        return {"loss_a": self.a, "loss_b": self.b}
+
+    @property
     def progress(self) -> float:
         return self.done / (2 + len(METHODS))
 
@@ -79,7 +99,10 @@ class TwoParameters:
     def _rows(self) -> Iterator[dict[str, Any]]:
         yield self._landscape()
         solved_a, points = self._train_a()
-        yield self._row("A", points)
+        row = self._row("A", points)
+        yield row
+        if "diverged" in row:
+            return  # there is no solution to go on from
         for method in METHODS:
             yield self._row(method, self._train_b(solved_a, method))
 
@@ -127,12 +150,17 @@ class TwoParameters:
         return (points @ task[0].T - task[1]).square().mean(1) / 2
 
     def _row(self, way: str, points: list[list[float]]) -> dict[str, Any]:
-        end = torch.tensor(points[-1:])
-        losses = {
-            "loss_a": float(self._loss(self.a, end)),
-            "loss_b": float(self._loss(self.b, end)),
-        }
-        return {"way": way, "points": points, **losses}
+        """A way with the losses at its end; of one that diverged, the part that is in sight."""
+        losses = self._losses(points[-1:])
+        if all(map(math.isfinite, losses.values())):
+            return {"way": way, "points": points, **losses}
+        seen = _within(points)
+        return {"way": way, "points": seen, **self._losses(seen[-1:]), "diverged": True}
+
+    def _losses(self, point: list[list[float]]) -> dict[str, float]:
+        """The loss of a point `(1, 2)` on each task."""
+        place = torch.tensor(point)
+        return {name: float(self._loss(task, place)) for name, task in self._tasks.items()}
 
     def _landscape(self) -> dict[str, Any]:
         across = torch.linspace(-3.0, 3.5, self.config.grid)
@@ -141,7 +169,7 @@ class TwoParameters:
         shape = (self.config.grid, self.config.grid)
         losses = {
             name: self._loss(task, points).view(shape).tolist()
-            for name, task in (("loss_a", self.a), ("loss_b", self.b))
+            for name, task in self._tasks.items()
         }
         return {"across": across.tolist(), "up": up.tolist(), **losses}
 
@@ -150,3 +178,8 @@ class TwoParameters:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.done = state["done"]
+
+
+def _within(points: list[list[float]]) -> list[list[float]]:
+    """The points before the first that lies far outside of any figure, or is not a number."""
+    return list(takewhile(lambda point: all(abs(x) < FAR for x in point), points))

@@ -1,12 +1,14 @@
 """How much the strength matters, for the proximal pull and for the explicit gradient."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, get_args
 
 from ewc.runs.engine import Part
 from ewc.step import How
 
-from .config import Presets, option
+from .config import Presets
+from .options import MANY, option, plain
 from .permuted_mnist import PAPER, PermutedMnist, make_learner
 
 
@@ -21,21 +23,18 @@ class Strength(PermutedMnist):
         "paper": {**PAPER, "lr": 1e-3, "epochs": 20, "fisher_samples": 60_000},
     }
 
-    tasks: int = option(10, "number of tasks, learned one after another", low=1)
+    tasks: int = option(10, "number of tasks, learned one after another", low=1, high=1000)
     strengths: tuple[float, ...] = option(
-        tuple(10.0 ** (half / 2) for half in range(11)), "strengths to try", low=0
+        tuple(10.0 ** (half / 2) for half in range(11)), "strengths to try", low=0, high=1e12
     )
     ways: tuple[str, ...] = option(get_args(How), "ways to take the pull", choices=get_args(How))
-    seeds: int = option(1, "number of seeds, counted from --seed; several give bands", low=1)
+    seeds: int = option(
+        1, "number of seeds, counted from --seed; several give bands", low=1, high=MANY
+    )
 
-    def parts(self) -> list[Part]:
-        return [
-            Part(
-                f"{how}-{strength:g}-seed{seed}",
-                self.part_config(how=how, strength=strength, seed=seed),
-                make_learner,
-            )
-            for how in self.ways
-            for strength in self.strengths
-            for seed in range(self.seed, self.seed + self.seeds)
-        ]
+    def _parts(self) -> Iterator[Part]:
+        for how in self.ways:
+            for strength in self.strengths:
+                for seed in range(self.seed, self.seed + self.seeds):
+                    config = self.part_config(how=how, strength=strength, seed=seed)
+                    yield Part(f"{how}-{plain(strength)}-seed{seed}", config, make_learner)

@@ -1,5 +1,6 @@
 """Figure 3C: the overlap of two tasks' Fishers by depth, a line a size of permuted square."""
 
+import math
 from collections import defaultdict
 from pathlib import Path
 
@@ -10,24 +11,35 @@ from ewc.runs.directory import RunDirectory
 from .seeds import mean_and_spread, plot_band
 from .style import axes, save
 
+MARKERS = "osD^v"
 Overlaps = dict[int, list[list[float]]]  # by square: for each seed, the overlap of every layer
 
 
 def overlaps(run: RunDirectory) -> Overlaps:
     results: Overlaps = defaultdict(list)
     for part in run.parts():
-        results[part.config()["square"]] += [
-            row["overlap"] for row in part.rows() if "overlap" in row
-        ]
-    return {square: values for square, values in sorted(results.items()) if values}
+        config = part.config()
+        for row in part.rows():
+            if "overlap" in row:
+                results[config["square"]].append(row["overlap"])
+            elif row.get("diverged"):
+                results[config["square"]].append([math.nan] * (config["recipe"]["layers"] + 1))
+    return {square: results[square] for square in _squares(run) if results[square]}
+
+
+def _squares(run: RunDirectory) -> list[int]:
+    """The sides of the squares in the order of the options."""
+    found = sorted({part.config()["square"] for part in run.parts()})
+    return list(run.config().get("squares", found))
 
 
 def draw(run: RunDirectory) -> list[Path]:
     """Draw the run's figure from its metrics."""
     ax = axes()
     results = overlaps(run)
-    for index, (square, values) in enumerate(results.items()):
-        gray = str(0.6 * (1 - index / max(1, len(results) - 1)))  # the largest square is black
+    for square, values in results.items():
+        rank = sorted(results).index(square)
+        gray = str(0.6 * (1 - rank / max(1, len(results) - 1)))  # the largest square is black
         layers = list(range(1, len(values[0]) + 1))
         plot_band(
             ax,
@@ -35,10 +47,10 @@ def draw(run: RunDirectory) -> list[Path]:
             values,
             color=gray,
             label=f"{square}×{square} permuted",
-            marker="o",
-            markersize=4,
+            marker=MARKERS[rank % len(MARKERS)],
+            markersize=5,
         )
-    ax.set_ylim(0, 1)
+    ax.set_ylim(0, 1.03)  # room for a marker at 1
     ax.set_xlabel("layer, from the input to the output")
     ax.set_ylabel("Fisher overlap")
     ax.legend(frameon=False, loc="lower right")

@@ -12,30 +12,32 @@ from matplotlib.ticker import EngFormatter
 from .games_data import Network, ceiling, curve, together, totals
 from .names import ARMS, game_name
 from .seeds import plot_band
-from .style import COLORS, axes, save, tidy
+from .style import RED, axes, line, points, save, tidy
 
 STEPS = EngFormatter(sep="")  # 40k, 1.2M
 
 
 def draw_schedule(networks: Sequence[Network], file: Path) -> Path:
-    """Which game is trained when; a point where a segment leaves its game protected by EWC."""
+    """Which game is trained when; with EWC, a point where a segment leaves its game protected."""
     network = networks[0]
     steps, start = network.settings["segment_steps"], network.settings["ewc_start"]
     ax = axes(6.4, 1.2 + 0.3 * len(network.games))
+    protected = any(one.arm.startswith("ewc") for one in networks)
     trained = dict.fromkeys(network.games, 0)
     for segment, game in enumerate(network.schedule):
         row = network.games.index(game)
         ax.barh(row, steps, left=segment * steps, height=0.5, color="black")
         trained[game] += steps
-        if trained[game] >= start:
+        if protected and trained[game] >= start:
             place = ((segment + 1) * steps, row)
-            ax.plot(*place, "o", color=COLORS["ewc-fmn"], markersize=5, clip_on=False, zorder=3)
+            ax.plot(*place, "o", color=RED, markersize=5, clip_on=False, zorder=3)
     ax.set_yticks(range(len(network.games)), [game_name(game) for game in network.games])
     ax.set_ylim(len(network.games) - 0.5, -0.5)
     ax.set_xlim(0, len(network.schedule) * steps)
     ax.xaxis.set_major_formatter(STEPS)
     ax.set_xlabel("agent steps")
-    ax.set_title("a point: from here on EWC protects the game", fontsize=9, loc="left")
+    if protected:
+        ax.set_title("a point: from here on EWC protects the game", fontsize=9, loc="left")
     return save(ax, file)
 
 
@@ -43,23 +45,32 @@ def draw_totals(networks: Sequence[Network], file: Path) -> Path:
     """The total normalised score over all training, with one network a game as the ceiling."""
     ax = axes(6.4, 3.8)
     arms = together(networks)
-    for arm, learners in arms.items():
-        steps, values = totals(learners)
-        look = {"color": COLORS[arm], "label": ARMS[arm], "marker": "o", "markersize": 3}
-        plot_band(ax, steps, values, **look)
     learners = next(iter(arms.values()))
-    limits = [limit for one in learners if (limit := ceiling(networks, one)) is not None]
-    if limits:
-        steps = np.arange(len(limits[0])) * learners[0].settings["segment_steps"]
-        look = {"color": COLORS["single"], "label": ARMS["single"], "linestyle": "--"}
-        plot_band(ax, steps.tolist(), limits, linewidth=1, **look)
+    for arm in _arms(networks):
+        if arm == "single":
+            _plot_ceiling(ax, networks, learners)
+        else:
+            plot_band(ax, *totals(arms[arm]), label=ARMS[arm], **points(arm))
     _mark_segments(ax, learners[0])
-    ax.set_ylim(bottom=min(0, ax.get_ylim()[0]), top=len(learners[0].games) + 0.1)
+    top = 1.03 * len(learners[0].games)  # room for a marker at the most that can be reached
+    ax.set_ylim(bottom=min(0, ax.get_ylim()[0]), top=top)
     ax.xaxis.set_major_formatter(STEPS)
     ax.set_xlabel("agent steps; tested on all games after each segment")
     ax.set_ylabel(f"total normalised score of {len(learners[0].games)}")
     ax.legend(frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
     return save(ax, file)
+
+
+def _arms(networks: Sequence[Network]) -> list[str]:
+    """The arms in the order of the networks, which is that of the options."""
+    return list(dict.fromkeys(network.arm for network in networks))
+
+
+def _plot_ceiling(ax: Axes, networks: Sequence[Network], learners: Sequence[Network]) -> None:
+    limits = [limit for one in learners if (limit := ceiling(networks, one)) is not None]
+    if limits:
+        steps = np.arange(len(limits[0])) * learners[0].settings["segment_steps"]
+        plot_band(ax, steps.tolist(), limits, label=ARMS["single"], **line("single"))
 
 
 def _mark_segments(ax: Axes, network: Network) -> None:
@@ -70,7 +81,7 @@ def _mark_segments(ax: Axes, network: Network) -> None:
 
 def draw_by_game(networks: Sequence[Network], file: Path) -> Path:
     """Each game's raw score over the steps played in it; a vertical fall is what was forgotten."""
-    games = sorted({game for network in networks for game in network.games})
+    games, arms = sorted({game for one in networks for game in one.games}), _arms(networks)
     columns = min(len(games), 4)
     rows = -(-len(games) // columns)
     _, grid = plt.subplots(
@@ -81,7 +92,7 @@ def draw_by_game(networks: Sequence[Network], file: Path) -> Path:
         squeeze=False,
     )
     for ax, game in zip(grid.flat, games, strict=False):
-        for arm in ARMS:
+        for arm in arms:
             curves = [curve(one, game) for one in networks if one.arm == arm and game in one.games]
             _plot_curves(ax, arm, curves)
         tidy(ax).set_title(game_name(game), fontsize=9)
@@ -89,14 +100,13 @@ def draw_by_game(networks: Sequence[Network], file: Path) -> Path:
         ax.tick_params(labelsize=8)
     for ax in grid.flat[len(games) :]:
         ax.set_visible(False)
-    shown = [arm for arm in ARMS if any(network.arm == arm for network in networks)]
     figure = grid[0, 0].get_figure(root=True)
     figure.legend(
-        [Line2D([], [], color=COLORS[arm]) for arm in shown],
-        [ARMS[arm] for arm in shown],
+        [Line2D([], [], **line(arm)) for arm in arms],
+        [ARMS[arm] for arm in arms],
         loc="outside upper left",
         frameon=False,
-        ncols=len(shown) if columns > 2 else 2,
+        ncols=len(arms) if columns > 2 else 2,
         fontsize=9,
     )
     figure.supxlabel("agent steps in the game", fontsize=9)
@@ -109,6 +119,5 @@ def _plot_curves(ax: Axes, arm: str, curves: list[tuple[list[float], list[float]
         return
     reached = min(len(steps) for steps, _ in curves)
     steps = np.mean([steps[:reached] for steps, _ in curves], axis=0)
-    style = "--" if arm == "single" else "-"
     values = [values[:reached] for _, values in curves]
-    plot_band(ax, steps.tolist(), values, color=COLORS[arm], linewidth=1.2, linestyle=style)
+    plot_band(ax, steps.tolist(), values, **line(arm))

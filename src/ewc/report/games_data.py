@@ -14,7 +14,7 @@ import numpy as np
 
 from ewc.runs.directory import Row, RunDirectory
 
-from .names import ARMS
+from .names import ARMS, in_order
 
 HARDLY_LEARNED = 0.05  # a game whose normalised score rose by less has nothing to keep
 
@@ -44,9 +44,9 @@ class Return:
 
 
 def read(run: RunDirectory) -> list[Network]:
-    """All networks of the run that have begun, by arm."""
+    """All networks of the run that have begun, by arm in the order of the options."""
     networks = [_read(part) for part in run.parts()]
-    order = list(ARMS)
+    order = list(in_order(ARMS, run.config().get("arms", [])))
     return sorted((one for one in networks if one.tests), key=lambda one: order.index(one.arm))
 
 

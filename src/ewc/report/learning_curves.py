@@ -8,8 +8,14 @@ from rich.table import Table
 
 from ewc.runs.directory import Row, RunDirectory
 
-from .names import METHODS, task_name
-from .style import COLORS, save, tidy
+from .names import METHODS, in_order, task_name
+from .style import line, save, tidy
+
+
+def _parts(run: RunDirectory) -> dict[str, list[Row]]:
+    """The rows of each method, in the order of the options."""
+    found = {part.name: part.rows() for part in run.parts()}
+    return in_order(found, run.config().get("methods", []))
 
 
 def draw(run: RunDirectory) -> list[Path]:
@@ -24,15 +30,14 @@ def draw(run: RunDirectory) -> list[Path]:
         layout="constrained",
         squeeze=False,
     )
-    for part in run.parts():
-        rows = part.rows()
+    for method, rows in _parts(run).items():
+        diverged = any(row.get("diverged") for row in rows)
+        label = METHODS[method] + (" (diverged)" if diverged else "")
         for task, panel in enumerate(panels[:, 0]):
-            seen = [row for row in rows if row["task"] >= task]
+            seen = [row for row in rows if row["task"] >= task and not row.get("diverged")]
             times = [row["task"] * epochs + row["epoch"] for row in seen]
             values = [100 * row["accuracy"][task] for row in seen]
-            panel.plot(
-                times, values, color=COLORS[part.name], label=METHODS[part.name], linewidth=1.5
-            )
+            panel.plot(times, values, label=label, **line(method))
     for task, panel in enumerate(panels[:, 0]):
         tidy(panel)
         panel.set_ylabel(f"task {task_name(task)}, %")
@@ -47,7 +52,8 @@ def draw(run: RunDirectory) -> list[Path]:
 
 def _lower(run: RunDirectory) -> float:
     """Room for all but the lowest hundredth of the measurements."""
-    values = [value for part in run.parts() for row in part.rows() for value in row["accuracy"]]
+    rows = [row for rows in _parts(run).values() for row in rows if not row.get("diverged")]
+    values = [value for row in rows for value in row["accuracy"]]
     return 5 * float(np.floor(20 * np.quantile(values, 0.01))) if values else 0.0
 
 
@@ -59,10 +65,11 @@ def table(run: RunDirectory) -> Table:
     table.add_column("after")
     for task in range(tasks):
         table.add_column(f"on {task_name(task)}", justify="right")
-    for part in run.parts():
-        ends: list[Row] = [row for row in part.rows() if row["task_ended"]]
+    for method, rows in _parts(run).items():
+        ends = [row for row in rows if row["task_ended"]]
         for row in ends:
-            values = [f"{100 * value:.2f}" for value in row["accuracy"]]
+            diverged = row.get("diverged", False)
+            values = ["diverged" if diverged else f"{100 * v:.2f}" for v in row["accuracy"]]
             last = row is ends[-1]
-            table.add_row(METHODS[part.name], task_name(row["task"]), *values, end_section=last)
+            table.add_row(METHODS[method], task_name(row["task"]), *values, end_section=last)
     return table

@@ -4,9 +4,9 @@ Where several combinations were searched, each number of tasks shows the one tha
 validation.
 """
 
+import math
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.ticker import MaxNLocator
@@ -14,13 +14,13 @@ from rich.table import Table
 
 from ewc.runs.directory import Row, RunDirectory
 
-from .names import METHODS
+from .names import METHODS, in_order
 from .seeds import mean_and_spread, plot_band
-from .style import COLORS, axes, save
+from .style import axes, line, points, save
 
 Averages = dict[
     str, dict[int, list[float]]
-]  # by method, by number of tasks: one average a seed, in %
+]  # by method, by number of tasks: one average a seed, in %; NaN where the network diverged
 
 
 def averages(run: RunDirectory) -> Averages:
@@ -32,13 +32,18 @@ def averages(run: RunDirectory) -> Averages:
         config = part.config()
         for row in _task_ends(part.rows()):
             results[config["label"]][row["task"] + 1][config["combination"]].append(row)
-    return {
+    found = {
         method: {
-            count: [100 * float(np.mean(row["accuracy"])) for row in _best(combinations)]
+            count: [_average(row) for row in _best(combinations)]
             for count, combinations in sorted(counts.items())
         }
         for method, counts in results.items()
     }
+    return in_order(found, run.config().get("methods", []))
+
+
+def _average(row: Row) -> float:
+    return math.nan if row.get("diverged") else 100 * float(np.mean(row["accuracy"]))
 
 
 def _task_ends(rows: list[Row]) -> list[Row]:
@@ -58,14 +63,14 @@ def draw(run: RunDirectory) -> list[Path]:
     """Draw the run's figure from its metrics."""
     ax = axes()
     for method, counts in averages(run).items():
-        look: dict[str, Any] = {"color": COLORS[method], "label": METHODS[method]}
+        diverged = any(math.isnan(value) for values in counts.values() for value in values)
+        label = METHODS[method] + (" (some diverged)" if diverged else "")
         if method == "single":
-            ax.axhline(float(np.mean(counts[1])), linestyle="--", linewidth=1, **look)
+            ax.axhline(float(np.nanmean(counts[1])), label=label, **line(method))
             continue
         seeds = min(len(values) for values in counts.values())
         values = [[counts[count][seed] for count in counts] for seed in range(seeds)]
-        style = "--" if method == "sgd" else "-"
-        plot_band(ax, list(counts), values, marker="o", markersize=3, linestyle=style, **look)
+        plot_band(ax, list(counts), values, label=label, **points(method))
     ax.set_xlabel("number of tasks")
     ax.set_ylabel("average accuracy over all tasks, %")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))

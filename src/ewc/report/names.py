@@ -1,6 +1,10 @@
 """What methods, tasks and games are called in tables, figures and lines of progress."""
 
 import re
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
 
 METHODS = {
     "ewc": "EWC",
@@ -17,6 +21,12 @@ ARMS = {
     "ewc-fmn": "EWC + Forget-Me-Not",
     "single": "single games",
 }
+
+
+def in_order(found: Mapping[str, T], order: Iterable[str]) -> dict[str, T]:
+    """What was found, in the order that the options name it; what they do not name comes last."""
+    names = [name for name in order if name in found]
+    return {name: found[name] for name in (*names, *found)}
 
 
 def task_name(task: int) -> str:

@@ -8,9 +8,9 @@ from rich.table import Table
 
 from ewc.runs.directory import RunDirectory
 
-from .names import game_name
+from .names import game_name, in_order
 from .seeds import mean_and_spread, plot_band
-from .style import COLORS, axes, save
+from .style import axes, points, save
 
 SHAPES = {
     "uniform": "uniform",
@@ -29,7 +29,8 @@ def scores(run: RunDirectory) -> tuple[list[float], Scores]:
             if row["kind"] == "noise":
                 mean = float(np.mean(row["scores"]))
                 (noisy[row["shape"]][row["scale"]] if row["scale"] else quiet).append(mean)
-    return quiet, {shape: dict(sorted(noisy[shape].items())) for shape in SHAPES if shape in noisy}
+    found = {shape: dict(sorted(sizes.items())) for shape, sizes in noisy.items()}
+    return quiet, in_order(found, run.config().get("shapes", SHAPES))
 
 
 def draw(run: RunDirectory) -> list[Path]:
@@ -39,8 +40,7 @@ def draw(run: RunDirectory) -> list[Path]:
     for shape, sizes in noisy.items():
         seeds = min(len(values) for values in sizes.values())
         values = [[of_seeds[seed] for of_seeds in sizes.values()] for seed in range(seeds)]
-        look = {"color": COLORS[shape], "label": SHAPES[shape], "marker": "o", "markersize": 3}
-        plot_band(ax, list(sizes), values, **look)
+        plot_band(ax, list(sizes), values, label=SHAPES[shape], **points(shape))
     if quiet:
         ax.axhline(
             float(np.mean(quiet)), color="0.6", linestyle="--", linewidth=1, label="no noise"

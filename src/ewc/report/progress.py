@@ -25,6 +25,8 @@ LINE_SECONDS = 30.0
 def note(report: Report) -> str:
     """What the row of a report says, in a few words; nothing for rows of other kinds."""
     row = report.row or {}
+    if row.get("diverged"):
+        return "diverged"
     if row.get("accuracy"):
         return accuracies(row)
     if row.get("kind") == "test":
@@ -126,5 +128,6 @@ class Bars(Display):
 
 
 def display(parts: list[str], console: Console) -> Display:
-    """Bars on a terminal, lines elsewhere."""
-    return (Bars if console.is_terminal else Lines)(parts, console)
+    """Bars on a terminal that can redraw them, lines elsewhere."""
+    redraws = console.is_terminal and not console.is_dumb_terminal
+    return (Bars if redraws else Lines)(parts, console)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
 from ewc.runs.directory import Row, RunDirectory
@@ -70,6 +71,7 @@ def draw(run: RunDirectory) -> list[Path]:
     ax.set_xlim(0, edges[-1] or 1)
     ax.set_xlabel("agent steps")
     ax.set_ylabel("context recognised")
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     figure = ax.get_figure(root=True)
     assert figure is not None
     figure.legend(

@@ -9,16 +9,21 @@ from rich.table import Table
 from ewc.runs.directory import Row, RunDirectory
 
 from .names import METHODS
-from .style import COLORS, axes, save
+from .style import LOOKS, axes, line, save
 
 GRAY, CREAM = "#b9b9b9", "#f5e3b5"
 LOW_LOSS = 0.25  # inside a region the loss is below this
 
 
-def _rows(run: RunDirectory) -> tuple[Row, dict[str, Row]]:
+def _rows(run: RunDirectory) -> tuple[Row | None, dict[str, Row]]:
+    """The landscape, if the run has come to it, and the ways so far."""
     rows = run.part("schematic").rows()
-    landscape = next(row for row in rows if "across" in row)
+    landscape = next((row for row in rows if "across" in row), None)
     return landscape, {row["way"]: row for row in rows if "way" in row}
+
+
+def _name(way: str, row: Row) -> str:
+    return METHODS.get(way, "task A first") + (" (diverged)" if row.get("diverged") else "")
 
 
 def plot(ax: Axes, landscape: Row, ways: dict[str, Row]) -> None:
@@ -29,34 +34,40 @@ def plot(ax: Axes, landscape: Row, ways: dict[str, Row]) -> None:
         ax.contour(*grid, levels=[LOW_LOSS], colors=["0.4"], linewidths=0.6)
     for way, row in ways.items():
         x, y = np.asarray(row["points"]).T
-        color = COLORS.get(way, "0.3")
-        ax.plot(
-            x,
-            y,
-            color=color,
-            linewidth=1.8 if way != "A" else 1,
-            label=METHODS.get(way, "task A first"),
-        )
-        ax.plot(x[-1:], y[-1:], marker="o" if way != "A" else "*", color=color, markersize=6)
-    x, y = ways["A"]["points"][-1]
-    ax.annotate("θ*$_A$", (x, y), xytext=(-26, 2), textcoords="offset points")
-    ax.text(*_bottom(landscape, "loss_a"), "low loss for A", ha="center", va="top", color="0.25")
-    ax.text(*_bottom(landscape, "loss_b"), "low loss for B", ha="center", va="top", color="#7a5c00")
+        look = {**line(way), "linewidth": 1.8} if way in LOOKS else {"color": "0.3", "linewidth": 1}
+        ax.plot(x, y, label=_name(way, row), **look)
+        if not row.get("diverged"):
+            marker = LOOKS[way][2] if way in LOOKS else "*"
+            ax.plot(x[-1:], y[-1:], marker=marker, color=look["color"], markersize=6)
+    if "A" in ways and not ways["A"].get("diverged"):
+        x, y = ways["A"]["points"][-1]
+        ax.annotate("θ*$_A$", (x, y), xytext=(-26, 2), textcoords="offset points")
+    _label_region(ax, landscape, "loss_a", "low loss for A", "0.25")
+    _label_region(ax, landscape, "loss_b", "low loss for B", "#7a5c00")
+    ax.set_xlim(landscape["across"][0], landscape["across"][-1])
+    ax.set_ylim(landscape["up"][0], landscape["up"][-1])
     ax.set_xlabel("θ₁")
     ax.set_ylabel("θ₂")
-    ax.legend(frameon=False, loc="upper right")
+    if ways:
+        ax.legend(frameon=False, loc="upper right")
 
 
-def _bottom(landscape: Row, name: str) -> tuple[float, float]:
-    """A point just under the lowest point of a region."""
-    row, column = np.argwhere(np.asarray(landscape[name]) < LOW_LOSS)[0]
-    return landscape["across"][column], landscape["up"][row] - 0.1
+def _label_region(ax: Axes, landscape: Row, name: str, text: str, color: str) -> None:
+    """Write just under the lowest point of a region, if the grid is fine enough to have one."""
+    inside = np.argwhere(np.asarray(landscape[name]) < LOW_LOSS)
+    if len(inside):
+        row, column = inside[0]
+        place = landscape["across"][column], landscape["up"][row] - 0.1
+        ax.text(*place, text, ha="center", va="top", color=color)
 
 
 def draw(run: RunDirectory) -> list[Path]:
-    """Draw the run's figure from its metrics."""
+    """Draw the run's figure from its metrics; none before there are any."""
+    landscape, ways = _rows(run)
+    if landscape is None:
+        return []
     ax = axes(5.0, 4.4)
-    plot(ax, *_rows(run))
+    plot(ax, landscape, ways)
     return [save(ax, run.figures / "schematic.png")]
 
 
@@ -66,7 +77,7 @@ def table(run: RunDirectory) -> Table:
     table.add_column("task A", justify="right")
     table.add_column("task B", justify="right")
     for way, row in _rows(run)[1].items():
-        table.add_row(
-            METHODS.get(way, "task A first"), f"{row['loss_a']:.3f}", f"{row['loss_b']:.3f}"
-        )
+        diverged = row.get("diverged", False)
+        losses = ["diverged" if diverged else f"{row[name]:.3f}" for name in ("loss_a", "loss_b")]
+        table.add_row(METHODS.get(way, "task A first"), *losses)
     return table

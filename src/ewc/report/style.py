@@ -1,6 +1,11 @@
-"""The look that all figures share: the paper's colors for the methods, and saving."""
+"""The look that all figures share: colors, line styles and markers of the methods, and saving.
+
+The colors of one figure stay apart for readers who do not see red and green as others do (a test
+measures it), and what has another color also has another line style and marker.
+"""
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -9,22 +14,43 @@ matplotlib.use("Agg")  # figures are files; no screen is needed
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-COLORS = {
-    "ewc": "#c8282d",
-    "l2": "#3a9a4a",
-    "sgd": "#2b6cb0",
-    "dropout": "#2b6cb0",
-    "joint": "#777777",
-    "single": "#222222",
-    "proximal": "#c8282d",
-    "gradient": "#2b6cb0",
-    "plain": "#2b6cb0",
-    "ewc-labels": "#8c5a2b",
-    "ewc-fmn": "#c8282d",
-    "uniform": "#222222",
-    "inverse-fisher": "#2b6cb0",
-    "nullspace": "#e8871e",
+RED, ORANGE, BLUE, SKY, GRAY, BLACK = (
+    *("#c8282d", "#e69f00", "#2b6cb0", "#56b4e9"),
+    *("#777777", "#222222"),
+)
+SOLID, DASHED, DASHDOT, DOTTED, DASHDOTDOT, LONG_DASHED = (
+    *("-", "--", "-.", ":"),
+    *((0, (5, 1, 1, 1, 1, 1)), (0, (8, 3))),
+)
+
+# by method, arm, way to pull or shape of noise: color, line style and marker
+LOOKS: dict[str, tuple[str, Any, str]] = {
+    "ewc": (RED, SOLID, "o"),
+    "l2": (ORANGE, DASHDOT, "s"),
+    "sgd": (BLUE, DASHED, "^"),
+    "dropout": (SKY, DOTTED, "D"),
+    "joint": (GRAY, DASHDOTDOT, "v"),
+    "single": (BLACK, LONG_DASHED, ""),
+    "proximal": (RED, SOLID, "o"),
+    "gradient": (BLUE, DASHED, "^"),
+    "plain": (BLUE, DASHED, "^"),
+    "ewc-labels": (ORANGE, DASHDOT, "s"),
+    "ewc-fmn": (RED, SOLID, "o"),
+    "uniform": (BLACK, SOLID, "o"),
+    "inverse-fisher": (BLUE, DASHED, "^"),
+    "nullspace": (ORANGE, DASHDOT, "s"),
 }
+
+
+def line(name: str) -> dict[str, Any]:
+    """How the line of a method is drawn, in the plot and in the legend."""
+    color, style, _ = LOOKS[name]
+    return {"color": color, "linestyle": style, "linewidth": 1 if name == "single" else 1.5}
+
+
+def points(name: str) -> dict[str, Any]:
+    """Its line with a marker at each point."""
+    return {**line(name), "marker": LOOKS[name][2], "markersize": 4}
 
 
 def axes(width: float = 5.0, height: float = 3.4) -> Axes:

@@ -9,14 +9,21 @@ from ewc.runs.errors import RunError
 from .names import game_name, task_name
 
 
+def check_installed() -> None:
+    """Refuse to go on without the extra."""
+    try:
+        import torch.utils.tensorboard.writer  # noqa: F401
+    except ImportError:
+        raise RunError("--tensorboard needs an extra: pip install 'ewc[tensorboard]'") from None
+
+
 class Events:
     """Writes losses, accuracies and scores of every report under the run directory."""
 
     def __init__(self, directory: Path) -> None:
-        try:
-            from torch.utils.tensorboard.writer import SummaryWriter
-        except ImportError:
-            raise RunError("--tensorboard needs an extra: pip install 'ewc[tensorboard]'") from None
+        check_installed()
+        from torch.utils.tensorboard.writer import SummaryWriter
+
         self.writer = SummaryWriter(str(directory))
 
     def __call__(self, report: Report) -> None:

@@ -8,6 +8,7 @@ actions, no sticky actions, and the loss of a life does not end an episode.
 """
 
 from difflib import get_close_matches
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,20 +74,26 @@ class Atari:
         return Step(frame, float(reward), terminal, not terminal and self._steps >= self._max_steps)
 
 
-def _emulator(name: str) -> ale_py.ALEInterface:
-    """The emulator with the game just loaded and started."""
+def rom_of(name: str) -> Path:
+    """The file of the game called `name`."""
     gymnasium.register_envs(ale_py)
     known = {spec.name: spec for spec in gymnasium.registry.values() if spec.namespace == "ALE"}
     if name not in known:
         near = ", ".join(get_close_matches(name, known)) or "Pong, Breakout or minatar/breakout"
         raise ValueError(f"no game is called {name!r}; did you mean {near}?")
+    rom = ale_py.roms.get_rom_path(known[name].kwargs["game"])
+    assert rom is not None  # ale-py brings the ROM of every game it registers
+    return rom
+
+
+def _emulator(name: str) -> ale_py.ALEInterface:
+    """The emulator with the game just loaded and started."""
+    rom = rom_of(name)
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     # Not by `gymnasium.make`, which cannot be seeded without loading the game twice.
     ale = ale_py.ALEInterface()
     ale.setInt("random_seed", 0)
     ale.setFloat("repeat_action_probability", 0.0)
-    rom = ale_py.roms.get_rom_path(known[name].kwargs["game"])
-    assert rom is not None  # ale-py brings the ROM of every game it registers
     ale.loadROM(rom)
     ale.reset_game()
     return ale

@@ -5,6 +5,7 @@ holds all that is needed to go on from there, bit for bit: networks, optimizer, 
 timers, recogniser, random numbers and, as the actions since their start, the running games.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -202,6 +203,8 @@ class ContinualLearner:
         long_enough = self.timers.get(left, 0) >= settings.ewc_start
         if not (self.protected and long_enough and self.unheld[left] >= settings.min_visit):
             return
+        if len(self.experience.replays[left]) == 0:
+            return  # left before n steps were played: there is no transition to take a Fisher over
         dead = 0
         if settings.silence:
             random = np.random.default_rng(derive_seed(self.seed, "dead units", self.step))
@@ -255,7 +258,13 @@ class ContinualLearner:
             self.updates_owed -= self.settings.update_every
             if replay is not None and len(replay) >= self.settings.min_history:
                 batch = replay.sample(self.settings.batch_size, self.random)
-                self.tally.losses.append(self.agent.learn(batch))
+                loss = self.agent.learn(batch)
+                if not math.isfinite(loss):
+                    raise FloatingPointError(
+                        f"the agent diverged: its loss is {loss} after {self.step} steps; "
+                        "choose a smaller --lr or --strength"
+                    )
+                self.tally.losses.append(loss)
 
     def _test(self) -> dict[str, Any]:
         """Play every game without learning, and see how far the network has drifted."""

@@ -35,6 +35,18 @@ class Game(Protocol):
     def step(self, action: int) -> Step: ...
 
 
+def check_name(name: str) -> None:
+    """Raise ValueError unless a game is called `name`; much faster than to make one."""
+    if name.startswith("minatar/"):
+        from .minatar import parse
+
+        parse(name)
+    else:
+        from .atari import rom_of
+
+        rom_of(name)
+
+
 def make_game(name: str, size: int = 84, max_steps: int = 27_000) -> Game:
     """The game called `name`: an Atari game such as "Pong", or a MinAtar task (see `minatar`).
 

@@ -92,7 +92,9 @@ def normalized(name: str, score: float) -> float:
 
 def _atari(name: str) -> tuple[float, float]:
     if name not in ATARI_SCORES:
-        near = ", ".join(get_close_matches(name, ATARI_SCORES)) or "one of ATARI_SCORES"
+        near = ", ".join(get_close_matches(name, ATARI_SCORES)) or (
+            f"one of {len(ATARI_SCORES)} Atari games such as Pong, or minatar/breakout"
+        )
         raise ValueError(f"no human score is known for {name!r}; expected {near}")
     return ATARI_SCORES[name]
 

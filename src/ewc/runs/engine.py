@@ -62,7 +62,8 @@ def run_parts(
     stop = context.Event()
     setup = (reports, stop, checkpoint_seconds)
     with _signals_set(stop), ProcessPoolExecutor(workers, context, _start_worker, setup) as pool:
-        futures = [pool.submit(_run_part, run.part(part.name), part) for part in parts]
+        with _signals_blocked():
+            futures = [pool.submit(_run_part, run.part(part.name), part) for part in parts]
         while not all(future.done() for future in futures):
             _show_waiting(reports, show, seconds=0.1)
             if any(future.done() and future.exception() for future in futures):
@@ -102,6 +103,19 @@ def _signals_set(stop: Event) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """For the start of workers, which inherit it: Ctrl-C would kill one that still imports torch.
+
+    A signal that comes meanwhile is handled here afterwards.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _worker: tuple[Reports, Event, float]  # what _start_worker was given, in each worker process

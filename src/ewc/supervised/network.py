@@ -43,3 +43,8 @@ def accuracy(model: nn.Module, images: Tensor, labels: Tensor, chunk: int = 2000
     )
     model.train(training)
     return correct / len(labels)
+
+
+def is_finite(model: nn.Module) -> bool:
+    """Whether no weight is infinite or NaN."""
+    return all(bool(torch.isfinite(weight).all()) for weight in model.parameters())

@@ -17,7 +17,7 @@ from ewc.memory import EWC
 from ewc.seeding import derive_seed, generator
 
 from .data import Split
-from .network import accuracy, mlp
+from .network import accuracy, is_finite, mlp
 from .permuted import PermutedTasks
 from .recipe import METHODS, Recipe, learning_rate, make_optimizer
 from .solution import EarlyStopping, WeightAverage
@@ -119,7 +119,7 @@ class Learner:
         self.segment += 1
         if self.segment == self.recipe.segments:
             self.epoch, self.segment = self.epoch + 1, 0
-        self.diverged = not math.isfinite(loss)
+        self.diverged = not (math.isfinite(loss) and is_finite(self.model))
         stop = self._stops_early()
         if not (stop or self.diverged or self.epoch == self.recipe.epochs):
             return False
