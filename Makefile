@@ -32,7 +32,7 @@ bench: $(BENCH)/.bench ## measure the Fisher, the pull and the training loop bes
 	$(BENCH)/bin/python -m benchmarks $(ONLY)
 
 clean: ## remove environments and caches; runs are kept
-	rm -rf $(VENV) $(BENCH) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) .venv-versions .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/.core $(BENCH)/.core: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(v < (3, 11) and \
