@@ -8,7 +8,8 @@ cd "$(dirname "$0")/.."
 
 python=$1 torch=$2
 shift 2
-venv=.venv-versions/$(basename "$python")-torch$torch
+version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+venv=.venv-versions/python$version-torch$torch
 if [ ! -e "$venv/.dev" ]; then
     "$python" -m venv "$venv"
     grep -v '^torch==' constraints.txt > "$venv/constraints.txt"
