@@ -1,8 +1,11 @@
-# Each target sets up what it needs in .venv, once; a stamp file there remembers it.
+# Each target sets up what it needs in .venv, once; a stamp file there remembers it. The benchmarks
+# have an environment of their own: what they are measured beside may not break the tests.
 PYTHON ?= python3
 VENV := .venv
+BENCH := .venv-bench
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# Into the environment that the target's stamp lies in.
+PIP = $(@D)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 .PHONY: help demo test check format bench clean
 
@@ -25,19 +28,21 @@ format: $(VENV)/.dev ## format the code and mend what lint can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.bench ## measure the Fisher, the pull and the training loop beside other libraries
-	$(BIN)/python -m benchmarks
+bench: $(BENCH)/.bench ## measure the Fisher, the pull and the training loop beside other libraries
+	$(BENCH)/bin/python -m benchmarks $(ONLY)
 
-clean: ## remove .venv and caches; runs are kept
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+clean: ## remove environments and caches; runs are kept
+	rm -rf $(VENV) $(BENCH) .venv-versions .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-$(VENV)/.core: pyproject.toml constraints.txt
+$(VENV)/.core $(BENCH)/.core: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(v < (3, 11) and \
 	  "ewc needs Python 3.11 or later, found %d.%d: call make PYTHON=python3.11" % v)'
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(@D)
 	$(PIP) --editable .
 	@touch $@
 
-$(VENV)/.dev $(VENV)/.bench: $(VENV)/.%: $(VENV)/.core
-	$(PIP) --editable '.[$*]'
+$(VENV)/.dev: $(VENV)/.core
+$(BENCH)/.bench: $(BENCH)/.core
+$(VENV)/.dev $(BENCH)/.bench:
+	$(PIP) --editable '.[$(@F:.%=%)]'
 	@touch $@

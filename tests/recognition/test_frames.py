@@ -28,6 +28,27 @@ def test_downscaling_takes_the_mean_over_squares(
     assert np.array_equal(downscaled(frame, max(small[-2:])), expected)
 
 
+@pytest.mark.parametrize(
+    ("shape", "small"), [((2, 200), (1, 40)), ((1, 100), (1, 33)), ((3, 100, 1), (3, 33, 1))]
+)
+def test_a_side_shorter_than_a_square_is_averaged_whole(
+    shape: tuple[int, ...], small: tuple[int, ...]
+) -> None:
+    frame = RANDOM.integers(0, 256, shape, dtype=np.uint8)
+    got = downscaled(frame, 42)
+    assert got.shape == small
+    first = frame[..., : shape[-2] // small[-2], : shape[-1] // small[-1]]
+    assert np.array_equal(got[..., 0, 0], np.floor(first.mean(axis=(-2, -1))))
+
+
+@pytest.mark.parametrize("colours", [1, 3, 4])
+@pytest.mark.parametrize("front", [(), (2,)])
+def test_colours_in_the_last_axis_are_averaged_apart(colours: int, front: tuple[int, ...]) -> None:
+    frame = RANDOM.integers(0, 256, (*front, 210, 160, colours), dtype=np.uint8)
+    expected = [downscaled(frame[..., colour], 42) for colour in range(colours)]
+    assert np.array_equal(downscaled(frame, 42), np.stack(expected, axis=-1))
+
+
 def test_what_is_small_enough_stays_as_it_is() -> None:
     frame = RANDOM.integers(0, 256, (10, 10, 10), dtype=np.uint8)
     assert downscaled(frame, 42) is frame

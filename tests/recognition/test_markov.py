@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from ewc.recognition.markov import normalized, switch_matrix, switched
+from ewc.recognition.markov import normalized, switched
 
 
 @pytest.mark.parametrize("states", [1, 2, 3, 15])
 @pytest.mark.parametrize("switch", [0.5, 0.1, 1e-7])
-def test_rows_and_columns_of_the_switch_matrix_sum_to_one(states: int, switch: float) -> None:
-    matrix = switch_matrix(states, switch)
+def test_a_switch_is_a_product_with_the_matrix_of_the_paper(states: int, switch: float) -> None:
+    matrix = np.full((states, states), switch / max(1, states - 1))
+    np.fill_diagonal(matrix, 1 - switch if states > 1 else 1)
     assert matrix.sum(axis=0) == pytest.approx(np.ones(states))
-    assert matrix.sum(axis=1) == pytest.approx(np.ones(states))
-    if states > 1:
-        assert np.diag(matrix) == pytest.approx(np.full(states, 1 - switch))
+    p = np.random.default_rng(0).dirichlet(np.ones(states))
+    assert np.exp(switched(np.log(p), switch)) == pytest.approx(matrix @ p, rel=1e-14)
 
 
 def test_a_switch_moves_probability_to_the_others_alike() -> None:

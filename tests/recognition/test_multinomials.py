@@ -5,7 +5,7 @@ from math import log
 import numpy as np
 import pytest
 
-from ewc.recognition.multinomials import Evidence, Multinomials
+from ewc.recognition.multinomials import MANY, Evidence, Multinomials
 
 PIXELS, LEVELS, PRIOR, INDEPENDENT = 3, 4, 0.5, 1.2
 FRAMES = np.array([[0, 1, 2], [0, 1, 3], [0, 0, 2], [3, 1, 2]])
@@ -64,3 +64,26 @@ def test_a_frame_counts_as_no_more_pixels_than_it_has() -> None:
     models = Multinomials(1, PIXELS, LEVELS, PRIOR, independent=100)
     got = models.log_predictive(models.cells(FRAMES[0]))
     assert got == pytest.approx([PIXELS * log(1 / LEVELS)], rel=1e-6)
+
+
+@pytest.mark.parametrize("pixels", [1024, 1025])
+def test_many_models_predict_as_each_of_them_alone(pixels: int) -> None:
+    """Above `MANY` counts the sum goes another way than below."""
+    random, total = np.random.default_rng(0), 80
+    assert total * pixels > MANY
+    many = Multinomials(1, pixels, LEVELS, PRIOR, INDEPENDENT)
+    evidence = Evidence(pixels * LEVELS)
+    evidence.add(many.cells(random.integers(0, LEVELS, pixels)))
+    frame = many.cells(random.integers(0, LEVELS, pixels))
+    alone = []
+    for model in range(total):
+        one = Multinomials(1, pixels, LEVELS, PRIOR, INDEPENDENT)
+        seen = Evidence(pixels * LEVELS)
+        for _ in range(model):
+            seen.add(many.cells(random.integers(0, LEVELS, pixels)))
+        one.learn(0, seen)
+        many.learn(model, seen)
+        many.add()
+        alone.append(one.log_predictive(frame, evidence)[0])
+    assert many.log_predictive(frame, evidence)[:-1] == pytest.approx(alone, rel=1e-7)
+    assert many.frames.tolist() == [*range(total), 0]

@@ -20,7 +20,7 @@ nothing known and would become a task that never comes back.
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -30,45 +30,34 @@ from numpy.typing import NDArray
 from .frames import check_frame, downscaled, to_levels
 from .markov import Floats, normalized, switched
 from .multinomials import Evidence, Multinomials
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a recogniser is made with; refuses what does not fit."""
-
-    levels: int
-    prior: float
-    window: int
-    wins: int
-    independent: float
-    side: int
-
-    def __post_init__(self) -> None:
-        if not 2 <= self.levels <= 256:
-            raise ValueError(f"expected 2 to 256 levels, got {self.levels}")
-        if not (math.isfinite(self.prior) and self.prior > 0):
-            raise ValueError(f"expected a finite prior mass > 0, got {self.prior}")
-        if not self.independent > 0:
-            raise ValueError(f"expected independent > 0, got {self.independent}")
-        for name in ("window", "wins", "side"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"expected {name} of at least 1, got {getattr(self, name)}")
+from .settings import Settings
 
 
 class ForgetMeNot:
     """Says which task the observed frames belong to, and opens a task for what is new.
 
         recognizer = ForgetMeNot()
-        task = recognizer.observe(frame)  # uint8 [..., height, width]
+        task = recognizer.observe(frame)  # uint8 [..., height, width] or [height, width, 3]
 
-    `levels` a pixel is rounded to, `prior` Dirichlet mass a pixel, `window` observations a window,
-    `wins` windows in a row that the held-out model wins before it becomes a task, `independent`
-    pixels that a frame counts as (at most all of them, as in the paper). Frames larger than `side`
-    are averaged down to it. Tasks are opened sooner with less prior mass, fewer wins and more
-    independent pixels; the other way, tasks that look alike become one.
+    A frame may have further axes in front, such as channels. A last axis of 1, 3 or 4 behind two
+    longer ones is taken for colours, which are modelled each on its own.
+
+    Args:
+        levels: number of brightness levels that a pixel is rounded to.
+        prior: Dirichlet mass per pixel.
+        window: observations per window.
+        wins: windows in a row that the held-out model wins before it becomes a task.
+        independent: number of independent pixels that a frame counts as (at most all of them, as
+            in the paper).
+        side: larger frames are averaged down to this height and width.
+
+    Tasks are opened sooner with less prior mass, fewer wins and more independent pixels; the other
+    way, tasks that look alike become one.
 
     `decided` is true when a window has just ended with a winner: the frames since the last time
     belong to the task returned.
+
+    One observation of 42x42 pixels takes less than a millisecond with 200 tasks.
     """
 
     def __init__(
@@ -122,10 +111,10 @@ class ForgetMeNot:
 
     def _expect(self, shape: tuple[int, ...]) -> None:
         """Set up the models for frames of this shape."""
-        self._shape = shape
         pixels = downscaled(np.zeros(shape, dtype=np.uint8), self.settings.side).size
         self._models = self._multinomials(self.num_tasks + 1, pixels)
         self._evidence = Evidence(pixels * self.settings.levels)
+        self._shape = shape
 
     def _multinomials(self, models: int, pixels: int) -> Multinomials:
         settings = self.settings

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 
 def check_frame(frame: object) -> None:
-    """Raise unless this is a frame: uint8 [..., height, width]."""
+    """Raise unless this is a frame: uint8 [..., height, width] or [..., height, width, colours]."""
     if not isinstance(frame, np.ndarray):
         raise TypeError(f"expected a frame as a numpy array, got {type(frame).__name__}")
     if frame.dtype != np.uint8:
@@ -18,19 +18,28 @@ def downscaled(frame: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
     """The frame with both sides at most `side`, as means over squares of pixels.
 
     84x84 becomes 42x42 for `side` = 42; what is small enough stays as it is. Rows and columns that
-    do not fill a square are left out.
+    do not fill a square are left out; a side shorter than a square is averaged as a whole.
+    Colours stay apart.
     """
+    if _has_colours_last(frame.shape):
+        return np.moveaxis(downscaled(np.moveaxis(frame, -1, 0), side), 0, -1)
     height, width = frame.shape[-2:]
     factor = -(-max(height, width) // side)
     if factor == 1:
         return frame
-    height, width = height // factor * factor, width // factor * factor
-    total = np.zeros((*frame.shape[:-2], height // factor, width // factor), dtype=np.uint32)
-    for row in range(factor):
-        for column in range(factor):
-            total += frame[..., row:height:factor, column:width:factor]
-    mean: NDArray[np.uint8] = (total // factor**2).astype(np.uint8)
+    rows, columns = min(factor, height), min(factor, width)
+    height, width = height // rows * rows, width // columns * columns
+    total = np.zeros((*frame.shape[:-2], height // rows, width // columns), dtype=np.uint32)
+    for row in range(rows):
+        for column in range(columns):
+            total += frame[..., row:height:rows, column:width:columns]
+    mean: NDArray[np.uint8] = (total // (rows * columns)).astype(np.uint8)
     return mean
+
+
+def _has_colours_last(shape: tuple[int, ...]) -> bool:
+    """Whether the last axis holds 1, 3 or 4 colours of pixels and not a few columns of them."""
+    return len(shape) > 2 and shape[-1] in (1, 3, 4) and min(shape[-3:-1]) > 4
 
 
 def to_levels(frame: NDArray[np.uint8], levels: int) -> NDArray[np.intp]:

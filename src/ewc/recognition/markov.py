@@ -6,24 +6,22 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
-def switch_matrix(states: int, switch: float) -> Floats:
-    """Γ: the state stays with probability 1 - `switch`, else goes to one of the others."""
-    matrix = np.full((states, states), switch / max(1, states - 1))
-    np.fill_diagonal(matrix, 1 - switch if states > 1 else 1)
-    return matrix
-
-
 def switched(log_p: Floats, switch: float) -> Floats:
-    """log Σ_c' Γ(c, c') p(c')."""
-    return _log_sum_exp(np.log(switch_matrix(len(log_p), switch)) + log_p)
+    """log Σ_c' Γ(c, c') p(c'), where a state stays with probability 1 - `switch`.
+
+    Otherwise it goes to each of the K-1 others with probability g = `switch` / (K-1), so that the
+    sum is g Σ_c' p(c') + (1 - `switch` - g) p(c).
+    """
+    if len(log_p) == 1:
+        return log_p
+    largest = log_p.max()
+    p = np.exp(log_p - largest)
+    g = switch / (len(p) - 1)
+    total: Floats = largest + np.log(g * p.sum() + (1 - switch - g) * p)
+    return total
 
 
 def normalized(log_p: Floats) -> Floats:
-    return log_p - _log_sum_exp(log_p)
-
-
-def _log_sum_exp(terms: Floats) -> Floats:
-    """Over the last axis."""
-    largest = terms.max(axis=-1)
-    total: Floats = largest + np.log(np.exp(terms - largest[..., None]).sum(axis=-1))
+    largest = log_p.max()
+    total: Floats = log_p - (largest + np.log(np.exp(log_p - largest).sum()))
     return total

@@ -11,6 +11,8 @@ the paper, a slightly new screen is overwhelming evidence for a new task.
 import numpy as np
 from numpy.typing import NDArray
 
+MANY = 2**16  # counts above which it is faster to sum them as they lie in memory, pixel by pixel
+
 
 class Evidence:
     """Frames that no model has learned yet, as the counts they would add."""
@@ -20,21 +22,24 @@ class Evidence:
         self.frames = 0
 
     def add(self, cells: NDArray[np.intp]) -> None:
-        self.counts[cells] += 1  # a frame has one cell a pixel, so none comes twice
+        self.counts[cells] += 1  # a frame has one cell per pixel, so none comes twice
         self.frames += 1
 
 
 class Multinomials:
     """Models of frames with `pixels` pixels, each of `levels` levels; the last one is untouched.
 
-    counts: float32 [models, pixels * levels]; the cell of pixel x at level l is x * levels + l.
-    frames: the number of frames that each model has learned, float64 [models].
+    The cell of pixel x at level l is x * levels + l. `frames` is the number of frames that each
+    model has learned, float64 [models].
+
+    A frame needs one cell per pixel of every model, so the counts of a cell lie side by side in
+    memory: float32 [cells, columns], one column per model and some to spare for models to come.
     """
 
     def __init__(
         self, models: int, pixels: int, levels: int, prior: float, independent: float
     ) -> None:
-        self.counts = np.zeros((models, pixels * levels), dtype=np.float32)
+        self._columns = np.zeros((pixels * levels, models), dtype=np.float32)
         self.frames = np.zeros(models)
         self.prior, self.levels, self.pixels = prior, levels, pixels
         self.weight = min(1.0, independent / pixels)
@@ -42,6 +47,11 @@ class Multinomials:
 
     def __len__(self) -> int:
         return len(self.frames)
+
+    @property
+    def counts(self) -> NDArray[np.float32]:
+        """A view of all counts, float32 [models, cells]."""
+        return self._columns[:, : len(self)].T
 
     def cells(self, levels: NDArray[np.intp]) -> NDArray[np.intp]:
         """The cell of every pixel, given its level."""
@@ -51,22 +61,33 @@ class Multinomials:
         self, cells: NDArray[np.intp], evidence: Evidence | None = None
     ) -> NDArray[np.float64]:
         """log p(frame | model, evidence) for every model, as if each had learned the evidence."""
-        counts = self.counts.take(cells, axis=1)
+        counts = self._columns[cells, : len(self)].T
+        many = counts.size > MANY
+        if not many:
+            counts = np.ascontiguousarray(counts)
         counts += np.float32(self.prior / self.levels)
         frames = self.frames + self.prior
         if evidence is not None:
             counts += evidence.counts[cells]
-            frames = frames + evidence.frames
+            frames += evidence.frames
+        if many:  # log a + log b = log ab: half as many logarithms
+            half = len(cells) // 2
+            counts[:, :half] *= counts[:, -half:]
+            counts = counts[:, : len(cells) - half]
         np.log(counts, out=counts)
         total: NDArray[np.float64] = counts.sum(axis=1, dtype=np.float64)
         total -= self.pixels * np.log(frames)
         return np.multiply(total, self.weight)
 
     def learn(self, model: int, evidence: Evidence) -> None:
-        self.counts[model] += evidence.counts
+        cells = np.flatnonzero(evidence.counts > 0)
+        self._columns[cells, model] += evidence.counts[cells]
         self.frames[model] += evidence.frames
 
     def add(self) -> None:
         """Append an untouched model."""
-        self.counts = np.pad(self.counts, ((0, 1), (0, 0)))
+        cells, columns = self._columns.shape
+        if len(self) == columns:  # doubled, so that few additions have to copy
+            spare = np.zeros((cells, columns), dtype=np.float32)
+            self._columns = np.concatenate([self._columns, spare], axis=1)
         self.frames = np.append(self.frames, 0.0)

@@ -1,0 +1,80 @@
+"""The Makefile with a Python that only records what it is asked, in place of minutes of installing.
+
+The benchmarks need libraries that break the tests: avalanche brings a torchvision that does not fit
+the CPU build of torch, and then transformers no longer imports. So each has its own environment.
+"""
+
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+RECORDER = """#!/bin/sh
+echo "$0 $*" >> calls
+if [ "$1 $2" = "-m venv" ]; then mkdir -p "$3/bin" && cp "$0" "$3/bin/python"; fi
+"""
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    (tmp_path / "recorder").write_text(RECORDER)
+    (tmp_path / "recorder").chmod(0o755)
+    return tmp_path
+
+
+def make(clone: Path, *targets: str) -> list[str]:
+    """What Python was asked while make ran, each call as one line."""
+    (clone / "calls").write_text("")
+    command = ["make", *targets, "PYTHON=./recorder"]
+    subprocess.run(command, cwd=clone, check=True, capture_output=True, text=True)
+    return (clone / "calls").read_text().splitlines()
+
+
+def installed(calls: list[str]) -> list[tuple[str, str]]:
+    """Environment and requirement of every installation."""
+    return [(call.split("/bin/")[0], call.split()[-1]) for call in calls if " install " in call]
+
+
+BENCH = [(".venv-bench", "."), (".venv-bench", ".[bench]")]
+DEV = [(".venv", "."), (".venv", ".[dev]")]
+
+
+def test_the_tests_after_the_benchmarks_have_an_environment_of_their_own(clone: Path) -> None:
+    bench, test = make(clone, "bench"), make(clone, "test")
+    assert installed(bench) == BENCH
+    assert installed(test) == DEV
+    assert bench[-1] == ".venv-bench/bin/python -m benchmarks"
+    assert test[-1] == ".venv/bin/python -m pytest"
+
+
+def test_the_benchmarks_after_the_tests_have_an_environment_of_their_own(clone: Path) -> None:
+    assert installed(make(clone, "test")) == DEV
+    assert installed(make(clone, "bench")) == BENCH
+    assert make(clone, "test") == [".venv/bin/python -m pytest"]
+
+
+def test_one_part_of_the_benchmarks_can_be_asked_for(clone: Path) -> None:
+    assert make(clone, "bench", "ONLY=step")[-1] == ".venv-bench/bin/python -m benchmarks step"
+
+
+def test_clean_removes_both_environments_and_git_ignores_them(clone: Path) -> None:
+    make(clone, "bench", "test")
+    made = {path.name for path in clone.glob(".venv*")}
+    assert made == {".venv", ".venv-bench"}
+    make(clone, "clean")
+    assert not list(clone.glob(".venv*"))
+    assert {f"{name}/" for name in made} <= set((ROOT / ".gitignore").read_text().split())
+
+
+def test_the_tests_require_nothing_that_is_there_for_the_benchmarks_only() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    needed = {requirement for name in extras.keys() - {"bench"} for requirement in extras[name]}
+    assert "avalanche-lib>=0.6" in extras["bench"]
+    assert set(extras["bench"]) & needed == set()
+    assert "ewc[bench]" not in needed
