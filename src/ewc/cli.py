@@ -7,14 +7,13 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 import ewc
 from ewc.experiments import EXPERIMENTS
 from ewc.experiments.config import Config, flag
-from ewc.report import view_of
+from ewc.report.check import drawable
 from ewc.report.progress import display
 from ewc.report.tensorboard import Events, NoEvents
+from ewc.report.terminal import console, guarded, plain
 from ewc.rl.replay import ReplayError
 from ewc.runs.directory import RunDirectory
 from ewc.runs.engine import Part, Report, run_parts
@@ -26,12 +25,12 @@ DEFAULT_PRESET = "quick"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the arguments ask; an error that a person can act on is one line and exit code 1."""
-    options = build_parser().parse_args(arguments)
-    try:
+
+    def command() -> int:
+        options = build_parser().parse_args(arguments)
         return int(options.do(options))
-    except (RunError, ReplayError) as error:
-        print(f"ewc: {error}", file=sys.stderr)
-        return 1
+
+    return guarded(command, (RunError, ReplayError))
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -145,9 +144,9 @@ def run_experiment(options: argparse.Namespace) -> int:
     _try_out(parts[0])
     run.start(config.to_dict(), resume=options.resume)
     events = Events(run.path / "tensorboard") if options.tensorboard else NoEvents()
-    console = Console()
+    terminal = console()
     try:
-        with run.locked(), display([part.name for part in parts], console) as shown:
+        with run.locked(), display([part.name for part in parts], terminal) as shown:
 
             def tell(report: Report) -> None:
                 shown(report)
@@ -161,7 +160,7 @@ def run_experiment(options: argparse.Namespace) -> int:
                 show=tell,
             )
     except Interrupted:
-        console.print(
+        terminal.print(
             f"stopped; go on with the same command and --resume (run directory {run.path})"
         )
         return 130
@@ -177,11 +176,11 @@ def _try_out(part: Part) -> None:
 
 
 def show(run: RunDirectory) -> int:
-    """Print the table of a run and draw its figures."""
-    view = view_of(run)
-    Console().print(view.table(run))
-    for file in view.draw(run):
-        print(f"figure: {file}")
+    """Print the table of a run and draw its figures, once its files are checked."""
+    with drawable(run) as view:
+        console().print(view.table(run))
+        for file in view.draw(run):
+            print(f"figure: {plain(str(file))}")
     return 0
 
 

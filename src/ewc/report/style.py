@@ -1,5 +1,6 @@
 """The look that all figures share: the paper's colors for the methods, and saving."""
 
+import io
 from pathlib import Path
 
 import matplotlib
@@ -8,6 +9,8 @@ matplotlib.use("Agg")  # figures are files; no screen is needed
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+
+from ewc.runs.files import replace_file
 
 COLORS = {
     "ewc": "#c8282d",
@@ -42,7 +45,7 @@ def save(ax: Axes, file: Path) -> Path:
     """Save the figure that the axes are part of."""
     figure = ax.get_figure(root=True)
     assert figure is not None
-    file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, dpi=150)
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=150)
     plt.close(figure)
-    return file
+    return replace_file(file, picture.getvalue())

@@ -1,9 +1,9 @@
 """Checkpoints: tensors and plain values in one safetensors file that is never half there.
 
 The tensors are the file's tensors; the rest is JSON in its header, beside a checksum over both. A
-new checkpoint is written as `new`, synced, and renamed to `checkpoint`; the one before it is kept as
-`previous`. A file is only ever written or renamed over if another one is whole, so that whenever
-the process dies, whatever was damaged before, the last whole checkpoint is still there.
+new checkpoint is written as `new`, synced, and renamed to `checkpoint`; the one before it is kept
+as `previous`. A whole file is only ever given up once a newer one is whole, so that whenever the
+process dies, whatever was damaged before, there is a whole checkpoint to go on from.
 """
 
 import hashlib

@@ -21,7 +21,7 @@ from typing import Any
 
 from .checkpoint import load_checkpoint, save_checkpoint
 from .errors import RunError
-from .files import parse_record, read_bytes, sync_directory, write_synced, writing_to
+from .files import parse_record, read_bytes, refuse_links, sync_directory, write_synced, writing_to
 
 Row = dict[str, Any]
 
@@ -63,6 +63,7 @@ class RunDirectory:
         config = json.loads(json.dumps(config))
         if os.path.lexists(self.path) and not self.path.is_dir():
             raise RunError(f"{self.path} is not a directory: choose another --out")
+        refuse_links(self.path)
         if (self.path / "config.json").exists():
             if not resume:
                 raise RunError(f"{self.path} exists: go on with --resume, or choose another --out")

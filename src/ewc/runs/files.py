@@ -45,7 +45,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def refuse_links(place: Path) -> None:
-    """Raise at the first symbolic link in a directory: writing to it would change its target."""
+    """Raise at the first symbolic link in a directory, where writing would change its target."""
     for folder, directories, files in os.walk(place):
         for name in (*directories, *files):
             if os.path.islink(os.path.join(folder, name)):
