@@ -15,9 +15,17 @@ from rich.console import Console
 LONGEST = 1000  # characters of an error
 
 
+class _Terminal(Console):
+    """A console that leaves it to its user what follows when nobody reads any more."""
+
+    def on_broken_pipe(self) -> None:
+        """Called while the error is handled; rich would end the program here."""
+        raise
+
+
 def console() -> Console:
     """Where tables and progress go; brackets and colons in a text are no markup."""
-    return Console(markup=False, emoji=False)
+    return _Terminal(markup=False, emoji=False)
 
 
 def plain(text: str) -> str:
@@ -37,7 +45,8 @@ def guarded(command: Callable[[], int], errors: tuple[type[Exception], ...]) -> 
     except errors as error:
         said = str(error)
     except OSError as error:
-        said = _lost_output() or f"cannot use {error.filename or 'a file'} ({error.strerror})"
+        place = f"use {error.filename}" if error.filename else "write the output"
+        said = f"cannot {place} ({error.strerror})"
     except KeyboardInterrupt:
         code = 130
     except SystemExit:  # of the parser, after its help or its own error

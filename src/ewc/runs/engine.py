@@ -86,7 +86,7 @@ def _show_all(
     """Show the reports until all parts have ended; if that fails, ask the parts to end."""
     try:
         _show_until_done(reports, show, futures)
-    except Exception as error:
+    except BaseException as error:
         stop.set()
         # A worker cannot end before its reports are taken.
         _show_until_done(reports, lambda report: None, futures)
