@@ -16,7 +16,7 @@ import numpy as np
 from ewc.perturbation import Shape
 from ewc.runs.directory import Row, RunDirectory
 from ewc.runs.errors import RunError
-from ewc.runs.files import refuse_links
+from ewc.runs.files import refuse_link, refuse_links
 from ewc.step import How
 
 from . import View, view_of
@@ -160,6 +160,7 @@ LAYOUTS = {
 def drawable(run: RunDirectory) -> Iterator[View]:
     """The view of a run whose files are checked; what fails all the same is one line too."""
     view = view_of(run)
+    refuse_link(run.figures)
     refuse_links(run.figures)
     check_run(run)
     try:

@@ -44,15 +44,20 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def refuse_links(place: Path) -> None:
-    """Raise at the first symbolic link in a directory, where writing would change its target."""
-    for folder, directories, files in os.walk(place):
+def refuse_link(path: Path) -> None:
+    """Raise if a path is a symbolic link, through which writing would change another place."""
+    if path.is_symlink():
+        raise RunError(
+            f"{path} is a symbolic link, through which a run would write to another place: "
+            "remove it, or put what it points to there"
+        )
+
+
+def refuse_links(directory: Path) -> None:
+    """Raise at the first symbolic link inside a directory; it may be one itself."""
+    for folder, directories, files in os.walk(directory):
         for name in (*directories, *files):
-            if os.path.islink(os.path.join(folder, name)):
-                raise RunError(
-                    f"{os.path.join(folder, name)} is a symbolic link, through which a run would "
-                    "write to another place: remove it, or put what it points to there"
-                )
+            refuse_link(Path(folder, name))
 
 
 def read_bytes(file: Path) -> bytes:
