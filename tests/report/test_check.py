@@ -72,6 +72,7 @@ PART = "parts/{}/config.json"
         ("learning-curves", ROW.format("ewc"), {"accuracy": [9.7, 0.5]}, "accuracy.0: expected"),
         ("learning-curves", ROW.format("ewc"), {"epoch": float("nan")}, "epoch: expected a number"),
         ("learning-curves", ROW.format("ewc"), {"task": 7}, "task: expected a whole number"),
+        ("learning-curves", PART.format("ewc"), {"recipe": 3}, "recipe: expected an object"),
         ("many-tasks", PART.format("ewc-0"), {"label": "\x1b[2J"}, "label: expected one of"),
         ("strength", PART.format("1-0"), {"recipe": {"how": "x"}}, "recipe.tasks: expected"),
         ("fisher-overlap", PART.format("8"), {"square": "8"}, "square: expected"),
@@ -112,6 +113,13 @@ def test_what_does_not_fit_together_is_one_line(
     complaint = capsys.readouterr().err
     assert complaint.startswith(f"ewc: {tmp_path} cannot be drawn: its files do not fit together")
     assert complaint.count("\n") == 1
+
+
+def test_a_part_under_the_name_of_another_is_named(tmp_path: Path) -> None:
+    run = make_learning_curves(tmp_path)
+    change(tmp_path / "parts" / "ewc" / "config.json", recipe={"method": "sgd"})
+    with pytest.raises(RunError, match="ewc cannot be drawn: expected one of sgd, got 'ewc'"):
+        check_run(run)
 
 
 def test_a_part_without_its_config_is_not_left_out(tmp_path: Path) -> None:

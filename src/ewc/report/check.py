@@ -132,7 +132,9 @@ def _recognition(config: Config, part: Config) -> Check:
 LAYOUTS = {
     "schematic": Layout(_two_parameters),
     "learning-curves": Layout(
-        _accuracies, config=record(tasks=whole(1, MOST_PANELS), epochs=number(0))
+        _accuracies,
+        config=record(tasks=whole(1, MOST_PANELS), epochs=number(0)),
+        part=record(recipe=optional(record(method=optional(one_of(METHODS))))),
     ),
     "many-tasks": Layout(_accuracies, part=record(label=one_of(METHODS), combination=whole())),
     "fisher-overlap": Layout(_overlap, part=record(square=whole(1))),
@@ -162,8 +164,8 @@ def drawable(run: RunDirectory) -> Iterator[View]:
     view = view_of(run)
     refuse_link(run.figures)
     refuse_links(run.figures)
-    check_run(run)
     try:
+        check_run(run)
         yield view
     except (RunError, OSError):
         raise
@@ -189,9 +191,9 @@ def _check_part(part: RunDirectory, layout: Layout, config: Config) -> None:
     part.check()
     own = part.config()
     _apply(layout.part, own, f"{part.path}/config.json")
-    method = own.get("recipe", {}).get("method", part.name)
-    if config["experiment"] == "learning-curves":
-        _apply(one_of([method] if method in METHODS else METHODS), part.name, str(part.path))
+    if config["experiment"] == "learning-curves":  # whose parts are named after their methods
+        method = (own.get("recipe") or {}).get("method")
+        _apply(one_of([method] if method else METHODS), part.name, str(part.path))
     row_check = layout.row(config, own)
     for line, row in enumerate(part.rows(), start=1):
         _apply(row_check, row, f"line {line} of {part.path}/metrics.jsonl")
