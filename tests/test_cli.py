@@ -1,5 +1,6 @@
 """The command line, from end to end on a tiny data set."""
 
+import json
 import os
 import re
 import signal
@@ -281,3 +282,43 @@ def test_ctrl_c_before_a_run_begins_is_an_interruption(
     monkeypatch.setattr("ewc.cli._plan", interrupt)
     assert main(["run", "schematic"]) == 130
     assert capsys.readouterr().err == "ewc: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("out", "said"),
+    [
+        ("file", "{out} is not a directory: choose another --out"),
+        ("file/run", "cannot use {out}"),
+        ("dangling", "{out} is not a directory: choose another --out"),
+        ("n" * 300, "cannot use {out}"),
+        ("/proc/nowhere/run", "cannot use /proc/nowhere"),
+        ("/dev/null/run", "cannot use /dev/null/run"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_one_line(
+    out: str, said: str, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    place = str(tmp_path / out)
+    run = ["run", "learning-curves", "--data", str(data), "--out", place, *FLAGS]
+    assert main(run) == 1
+    complaint = capsys.readouterr().err
+    assert complaint.startswith(f"ewc: {said.format(out=place)}")
+    assert complaint.count("\n") == 1
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["dangling", "file"]
+
+
+def test_texts_of_a_run_directory_are_not_obeyed_by_the_terminal(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = "\x1b]0;owned\x07[red]\n" + "x" * 10_000
+    (tmp_path / "config.json").write_text(json.dumps({"experiment": hostile}))
+    run = ["run", "learning-curves", "--data", str(data), "--out", str(tmp_path), "--resume"]
+    for command, code in ((["figure", str(tmp_path)], 1), ([*run, *FLAGS], 2)):
+        assert main(command) == code
+        complaint = capsys.readouterr().err
+        assert "\x1b" not in complaint
+        assert "\x07" not in complaint
+        assert complaint.count("\n") == 1
+        assert len(complaint) < 1100

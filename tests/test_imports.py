@@ -21,7 +21,8 @@ ALLOWED = {
     "experiments": ALGORITHM | WORLDS | {"runs"},
     "report": ALGORITHM | {"runs"},
     "__main__": {"cli"},
-    "cli": ALGORITHM | WORLDS | {"runs", "experiments", "report"},
+    "terminal": set(),
+    "cli": ALGORITHM | WORLDS | {"runs", "experiments", "report", "terminal"},
 }
 FILES = sorted(ROOT.rglob("*.py"))
 

@@ -14,6 +14,7 @@ import ewc
 from ewc.experiments import EXPERIMENTS, SUMMARIES
 from ewc.experiments.options import check_options, flag, kind_of, option, plain
 from ewc.runs.errors import Interrupted, RunError
+from ewc.terminal import complain, console, guarded, printable
 
 if TYPE_CHECKING:
     from ewc.experiments.config import Config
@@ -39,16 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     The exit code is 2 for options that do not fit, when nothing was written, 130 for a run that was
     interrupted, and 1 for other errors.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
-    try:
-        options = build_parser(arguments).parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+
+    def command() -> int:
+        options = build_parser(given).parse_args(given)
         return int(options.do(options))
-    except RunError as error:
-        print(f"ewc: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("ewc: interrupted", file=sys.stderr)
-        return 130
+
+    return guarded(command, (RunError,))
 
 
 class Parser(argparse.ArgumentParser):
@@ -145,8 +143,6 @@ def _given(options: argparse.Namespace, names: type) -> dict[str, Any]:
 
 def run_experiment(options: argparse.Namespace) -> int:
     """Run an experiment to its end and show it; options are checked before anything is written."""
-    from rich.console import Console
-
     from ewc.report.progress import display
     from ewc.report.tensorboard import Events, NoEvents
     from ewc.rl.replay import ReplayError
@@ -159,12 +155,13 @@ def run_experiment(options: argparse.Namespace) -> int:
         parts = config.parts()
         _try_out(run, parts, running, tensorboard=options.tensorboard)
     except RunError as error:
-        print(f"ewc: {error}", file=sys.stderr)
+        complain(str(error))
         return 2
     run.start(config.to_dict(), resume=options.resume)
     events = Events(run.path / "tensorboard") if options.tensorboard else NoEvents()
+    terminal = console()
     try:
-        with run.locked(), display([part.name for part in parts], Console()) as shown:
+        with run.locked(), display([part.name for part in parts], terminal) as shown:
 
             def tell(report: "Report") -> None:
                 shown(report)
@@ -259,15 +256,13 @@ def draw_figures(options: argparse.Namespace) -> int:
 
 
 def show(run: "RunDirectory") -> int:
-    """Print the table of a run and draw its figures."""
-    from rich.console import Console
+    """Print the table of a run and draw its figures, once its files are checked."""
+    from ewc.report.check import drawable
 
-    from ewc.report import view_of
-
-    view = view_of(run)
-    Console().print(view.table(run))
-    for file in view.draw(run):
-        print(f"figure: {file}")
+    with drawable(run) as view:
+        console().print(view.table(run))
+        for file in view.draw(run):
+            print(f"figure: {printable(str(file))}")
     return 0
 
 

@@ -15,6 +15,7 @@ from ewc.experiments.games import POOL, Games
 from ewc.experiments.options import flag
 from ewc.report import view_of
 from ewc.report.games_data import read
+from ewc.rl.replay import Replay
 from ewc.rl.scores import ATARI_SCORES
 from ewc.rl.settings import Settings
 from ewc.runs.directory import RunDirectory
@@ -69,12 +70,19 @@ def test_the_ceiling_plays_each_game_as_long_as_the_schedule_does() -> None:
     assert parts["plain-seed0"].config["schedule"].count("minatar/breakout:rotate90") == 3
 
 
-def test_the_disk_that_replay_memories_take_is_known_beforehand() -> None:
+def test_the_disk_that_replay_memories_take_is_known_beforehand(tmp_path: Path) -> None:
     parts = {part.name: part for part in Games.preset("paper", sets=1).parts()}
-    assert parts["plain-seed0"].disk_bytes == 10 * 500_000 * 84 * 84
-    assert parts["single-Pong-seed0"].disk_bytes == 500_000 * 84 * 84
+    Replay(500_000, 4, (1, 84, 84), history=4, file=tmp_path / "rows")
+    whole = (tmp_path / "rows").stat().st_size  # with the rows beyond the capacity
+    assert parts["single-Pong-seed0"].disk_bytes == whole
+    assert parts["plain-seed0"].disk_bytes == 10 * whole
+
+
+def test_rows_of_a_replay_memory_that_are_never_written_need_no_disk() -> None:
     small = by_name(replay_capacity=10**6, segment_steps=1000)["plain-seed0"]
-    assert small.disk_bytes == 4 * 2 * 1000 * 10 * 10 * 10
+    copies = small.config["settings"]["environments"]
+    row = copies * (10 * 10 * 10 + 1 + 4 + 1 + 1 + 1) + 4  # frame, action, reward, flags; checksum
+    assert small.disk_bytes == 4 * 2 * 1000 // copies * row
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,15 @@ def test_damage_is_found(tmp_path: Path, damage: str) -> None:
         )
 
 
+def test_whole_rows_of_another_memory_are_found(tmp_path: Path) -> None:
+    saved = filled(make_rows(20), 30 * COPIES, 1, tmp_path / "mine").state_dict()
+    filled(make_rows(20, seed=1), 30 * COPIES, 1, tmp_path / "theirs").state_dict()
+    (tmp_path / "theirs").replace(tmp_path / "mine")
+    swapped = Replay(30 * COPIES, COPIES, SHAPE, history=HISTORY, file=tmp_path / "mine", slack=8)
+    with pytest.raises(ReplayError, match="holds other rows than were saved"):
+        swapped.load_state_dict(saved)
+
+
 def test_an_empty_memory_says_so() -> None:
     with pytest.raises(ValueError, match="more than 1 rows"):
         Replay(10, COPIES, SHAPE, history=1).sample(1, np.random.default_rng(0))

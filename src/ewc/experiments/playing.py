@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, get_args
 
+from ewc.rl.minatar import MinAtar
 from ewc.rl.network import NETWORKS
+from ewc.rl.replay import file_bytes
 from ewc.rl.scores import normalized
 from ewc.rl.settings import FisherKind, Settings
 from ewc.runs.engine import Part
@@ -265,12 +267,18 @@ def make_part(name: str, config: dict[str, Any], make: Callable[[dict[str, Any]]
 def replay_bytes(config: dict[str, Any]) -> int:
     """What the replay memories of one network take on disk, one for each game it is trained on."""
     settings = config["settings"]
+    copies = settings["environments"]
+    rows_a_segment = -(-settings["segment_steps"] // copies)
     return sum(
-        min(settings["replay_capacity"], visits * settings["segment_steps"])
-        * _frame_bytes(game, settings["size"])
+        file_bytes(
+            settings["replay_capacity"],
+            copies,
+            _frame_shape(game, settings["size"]),
+            visits * rows_a_segment,
+        )
         for game, visits in Counter(config["schedule"]).items()
     )
 
 
-def _frame_bytes(game: str, size: int) -> int:
-    return 10 * 10 * 10 if game.startswith("minatar/") else size * size
+def _frame_shape(game: str, size: int) -> tuple[int, int, int]:
+    return MinAtar.frame_shape if game.startswith("minatar/") else (1, size, size)

@@ -1,5 +1,6 @@
 """Clips of the agents at play: a GIF a game, the arms side by side."""
 
+import io
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
+
+from ewc.runs.files import replace_file
 
 from .games_data import Network
 from .names import ARMS
@@ -35,9 +38,10 @@ def _write(file: Path, arms: dict[str, Frames]) -> Path:
         _side_by_side({arm: frames[min(step, len(frames) - 1)] for arm, frames in arms.items()})
         for step in range(length)
     ]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    pictures[0].save(file, save_all=True, append_images=pictures[1:], duration=MILLISECONDS, loop=0)
-    return file
+    content = io.BytesIO()
+    look = {"save_all": True, "append_images": pictures[1:], "duration": MILLISECONDS, "loop": 0}
+    pictures[0].save(content, "GIF", **look)
+    return replace_file(file, content.getvalue())
 
 
 def _side_by_side(frames: dict[str, Frames]) -> Image.Image:

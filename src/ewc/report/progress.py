@@ -93,12 +93,12 @@ class Bars(Display):
     def __init__(self, parts: list[str], console: Console) -> None:
         super().__init__(parts, console)
         self.progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn("{task.percentage:3.0f} %"),
             TimeElapsedColumn(),
             TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             console=console,
         )
         self.whole = self.progress.add_task("all", total=1.0, note="")

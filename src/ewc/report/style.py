@@ -4,6 +4,7 @@ The colors of one figure stay apart for readers who do not see red and green as 
 measures it), and what has another color also has another line style and marker.
 """
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ matplotlib.use("Agg")  # figures are files; no screen is needed
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+
+from ewc.runs.files import replace_file
 
 RED, ORANGE, BLUE, SKY, GRAY, BLACK = (
     *("#c8282d", "#e69f00", "#2b6cb0", "#56b4e9"),
@@ -68,7 +71,7 @@ def save(ax: Axes, file: Path) -> Path:
     """Save the figure that the axes are part of."""
     figure = ax.get_figure(root=True)
     assert figure is not None
-    file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, dpi=150)
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=150)
     plt.close(figure)
-    return file
+    return replace_file(file, picture.getvalue())

@@ -46,6 +46,35 @@ class ReplayError(RuntimeError):
     """The file of a replay memory does not hold what was written."""
 
 
+def default_slack(rows: int) -> int:
+    """Rows that may be written between two checkpoints."""
+    return max(2048, rows // 50)
+
+
+def row_layout(copies: int, frame_shape: tuple[int, int, int]) -> np.dtype[Any]:
+    """One row of the ring, as it lies in the file."""
+    return np.dtype(
+        [
+            ("frames", np.uint8, (copies, *frame_shape)),
+            ("actions", np.uint8, copies),
+            ("rewards", np.float32, copies),
+            ("terminal", np.bool_, copies),
+            ("cut", np.bool_, copies),
+            ("joint", np.uint8, copies),
+            ("checksum", np.uint32),
+        ]
+    )
+
+
+def file_bytes(
+    capacity: int, copies: int, frame_shape: tuple[int, int, int], rows_written: int
+) -> int:
+    """What the file of a replay memory takes on disk, where rows never written take no room."""
+    rows = -(-capacity // copies)
+    ring = rows + 2 * default_slack(rows)
+    return min(ring, rows_written) * row_layout(copies, frame_shape).itemsize
+
+
 class Replay:
     """The last `capacity` transitions of one task.
 
@@ -66,20 +95,10 @@ class Replay:
     ) -> None:
         self.rows = -(-capacity // copies)
         self.copies, self.history, self.n_step, self.discount = copies, history, n_step, discount
-        self.slack = max(2048, self.rows // 50) if slack is None else slack
+        self.slack = default_slack(self.rows) if slack is None else slack
         self.written = 0  # rows ever written
         self._saved = [0, 0]  # rows written at the last two checkpoints
-        self._layout = np.dtype(
-            [
-                ("frames", np.uint8, (copies, *frame_shape)),
-                ("actions", np.uint8, copies),
-                ("rewards", np.float32, copies),
-                ("terminal", np.bool_, copies),
-                ("cut", np.bool_, copies),
-                ("joint", np.uint8, copies),
-                ("checksum", np.uint32),
-            ]
-        )
+        self._layout = row_layout(copies, frame_shape)
         self._file = file
         total = self.rows + 2 * self.slack
         self._map = None if file is None else self._open(file, total)
@@ -197,7 +216,15 @@ class Replay:
         if self._map is not None:
             self._map.flush()
         self._saved = [self._saved[1], self.written]
-        return {"written": self.written}
+        return {"written": self.written, "checksum": self._checksum_of_rows()}
+
+    def _live(self) -> NDArray[np.int64]:
+        """Where the rows that may be sampled lie in the ring."""
+        return np.arange(max(0, self.written - self.rows), self.written) % len(self._ring)
+
+    def _checksum_of_rows(self) -> int:
+        """Over their checksums: whole rows of another memory are noticed too."""
+        return zlib.crc32(self._ring["checksum"][self._live()].tobytes())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to the rows written at a checkpoint, after testing each of them."""
@@ -210,6 +237,11 @@ class Replay:
                     f"row {number} of {self._file} is damaged: the replay memory cannot be "
                     "trusted; remove the part's directory and start it anew"
                 )
+        if state.get("checksum") not in (None, self._checksum_of_rows()):
+            raise ReplayError(
+                f"{self._file} holds other rows than were saved: the replay memory cannot be "
+                "trusted; remove the part's directory and start it anew"
+            )
 
 
 def _checksum(row: NDArray[Any]) -> int:

@@ -1,8 +1,9 @@
 """Checkpoints: tensors and plain values in one safetensors file that is never half there.
 
 The tensors are the file's tensors; the rest is JSON in its header, beside a checksum over both. A
-new checkpoint is written beside the old one, synced, and renamed into place; the one before it is
-kept as `previous`. Whenever the process dies, at least one of the two is whole.
+new checkpoint is written as `new`, synced, and renamed to `checkpoint`; the one before it is kept
+as `previous`. A whole file is only ever given up once a newer one is whole, so that whenever the
+process dies, whatever was damaged before, there is a whole checkpoint to go on from.
 """
 
 import hashlib
@@ -17,6 +18,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from .errors import RunError
+from .files import sync_directory, write_synced
 
 NEW, CURRENT, PREVIOUS = "new.safetensors", "checkpoint.safetensors", "previous.safetensors"
 
@@ -27,6 +29,8 @@ def save_checkpoint(directory: Path, state: dict[str, Any]) -> None:
     text = json.dumps(_take_tensors(state, "", tensors))
     content = to_bytes(tensors, {"state": text, "sha256": _checksum(text, tensors)})
     new = directory / NEW
+    if _read(new) is not None:  # of a save that was killed: it may be the only whole one
+        _put_in_place(directory)
     try:
         write_synced(new, content)
     except OSError as error:
@@ -35,54 +39,45 @@ def save_checkpoint(directory: Path, state: dict[str, Any]) -> None:
             f"cannot write a checkpoint of {len(content) / 1e6:.1f} MB to {directory} "
             f"({error.strerror}); the last one is intact: make room and go on with --resume"
         ) from error
-    if (directory / CURRENT).exists():
+    _put_in_place(directory)
+
+
+def _put_in_place(directory: Path) -> None:
+    """Let `new` be the checkpoint; a damaged one is dropped and never becomes `previous`."""
+    if _read(directory / CURRENT) is not None:
         os.replace(directory / CURRENT, directory / PREVIOUS)
-    os.replace(new, directory / CURRENT)
+    os.replace(directory / NEW, directory / CURRENT)
     sync_directory(directory)
 
 
 def load_checkpoint(directory: Path) -> dict[str, Any] | None:
     """The last checkpoint that is whole, or None if none was ever written."""
-    files = [file for name in (CURRENT, PREVIOUS) if (file := directory / name).exists()]
+    files = [file for name in (NEW, CURRENT, PREVIOUS) if (file := directory / name).exists()]
     for file in files:
         state = _read(file)
         if state is not None:
             return state
-    if files:
+    if any(file.name != NEW for file in files):
         raise RunError(
             f"every checkpoint in {directory} is damaged: remove that directory and start anew"
         )
     return None
 
 
-def write_synced(file: Path, content: bytes) -> None:
-    with open(file, "wb") as out:
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
-
-
-def sync_directory(directory: Path) -> None:
-    """Make renames in a directory outlive a power cut."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _read(file: Path) -> dict[str, Any] | None:
-    """The state in a file, or None if the file was cut short or altered."""
+    """The state in a file, or None if the file is missing, was cut short or altered."""
+    if not file.is_file():
+        return None
     try:
         with safe_open(file, framework="pt") as opened:
             header = opened.metadata() or {}
             tensors = {name: opened.get_tensor(name).clone() for name in opened.offset_keys()}
-    except SafetensorError:
-        return None
-    text = header.get("state", "")
-    if header.get("sha256") != _checksum(text, tensors):
-        return None
-    state: dict[str, Any] = _put_tensors(json.loads(text), tensors)
+        text = header.get("state", "")
+        if header.get("sha256") != _checksum(text, tensors):
+            return None
+        state: dict[str, Any] = _put_tensors(json.loads(text), tensors)
+    except (SafetensorError, FileNotFoundError, ValueError, LookupError, RecursionError):
+        return None  # FileNotFoundError: a run that goes on has just renamed it
     return state
 
 

@@ -8,6 +8,7 @@ figures/
 """
 
 import fcntl
+import hashlib
 import json
 import os
 import platform
@@ -18,10 +19,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from .checkpoint import load_checkpoint, save_checkpoint, sync_directory, write_synced
+from .checkpoint import load_checkpoint, save_checkpoint
 from .errors import RunError
+from .files import parse_record, read_bytes, refuse_links, sync_directory, write_synced, writing_to
 
 Row = dict[str, Any]
+
+ANEW = "put the file back, or remove that directory and start it anew with --resume"
 
 
 def versions() -> dict[str, str]:
@@ -57,6 +61,9 @@ class RunDirectory:
     def start(self, config: dict[str, Any], *, resume: bool = False) -> None:
         """Make the directory and write its config, or check that it is the same run's."""
         config = json.loads(json.dumps(config))
+        if os.path.lexists(self.path) and not self.path.is_dir():
+            raise RunError(f"{self.path} is not a directory: choose another --out")
+        refuse_links(self.path)
         if (self.path / "config.json").exists():
             if not resume:
                 raise RunError(f"{self.path} exists: go on with --resume, or choose another --out")
@@ -82,20 +89,21 @@ class RunDirectory:
 
     def config(self) -> dict[str, Any]:
         """The options the run was started with."""
+        file = self.path / "config.json"
         try:
-            config: dict[str, Any] = json.loads((self.path / "config.json").read_text())
-        except FileNotFoundError:
+            return parse_record(read_bytes(file), str(file))
+        except (FileNotFoundError, NotADirectoryError):
             raise RunError(f"{self.path} is not a run directory: it has no config.json") from None
-        except json.JSONDecodeError as error:
-            raise RunError(f"{self.path}/config.json is damaged: {error}") from None
-        return config
 
     def rows(self) -> list[Row]:
         """The measurements so far; a line that is only half written is left out."""
         if not self._metrics.exists():
             return []
-        lines = self._metrics.read_bytes().split(b"\n")[:-1]
-        return [json.loads(line) for line in lines]
+        lines = read_bytes(self._metrics).split(b"\n")[:-1]
+        return [
+            parse_record(line, f"line {number} of {self._metrics}")
+            for number, line in enumerate(lines, start=1)
+        ]
 
     def append(self, row: Row) -> None:
         """Add a measurement, readable at once."""
@@ -107,20 +115,56 @@ class RunDirectory:
         self._metrics.touch()
         with writing_to(self.path), open(self._metrics, "rb") as file:
             os.fsync(file.fileno())
-        length = self._metrics.stat().st_size
-        checkpoint = {"state": state, "metrics_bytes": length, "finished": finished}
+        metrics = self._metrics.read_bytes()
+        checkpoint = {
+            "state": state,
+            "metrics_bytes": len(metrics),
+            "metrics_sha256": hashlib.sha256(metrics).hexdigest(),
+            "config_sha256": self._config_sha256(),
+            "finished": finished,
+        }
         save_checkpoint(self.path, checkpoint)
 
     def load(self) -> dict[str, Any] | None:
         """The last checkpoint's state; measurements made after it are cut off, to be made again."""
-        checkpoint = load_checkpoint(self.path)
+        checkpoint = self._checkpoint()
         if self._metrics.exists():
             os.truncate(self._metrics, checkpoint["metrics_bytes"] if checkpoint else 0)
         return checkpoint["state"] if checkpoint else None
 
     def finished(self) -> bool:
-        checkpoint = load_checkpoint(self.path)
+        checkpoint = self._checkpoint()
         return checkpoint is not None and checkpoint["finished"]
+
+    def check(self) -> None:
+        """Raise if the checkpoint is damaged, or the metrics are not those that belong to it."""
+        self._checkpoint()
+
+    def _checkpoint(self) -> dict[str, Any] | None:
+        """The last checkpoint, if its config and all of its metrics are still there."""
+        checkpoint = load_checkpoint(self.path)
+        if checkpoint is None:
+            return None
+        if checkpoint.get("config_sha256") not in (None, self._config_sha256()):
+            raise RunError(f"the checkpoint in {self.path} is of a run with other options: {ANEW}")
+        length = checkpoint["metrics_bytes"]
+        metrics = read_bytes(self._metrics)[:length] if self._metrics.exists() else b""
+        if len(metrics) < length:
+            raise RunError(
+                f"{self._metrics} has lost measurements: its checkpoint was written after {length} "
+                f"bytes, and {len(metrics)} are there: {ANEW}"
+            )
+        digest = hashlib.sha256(metrics).hexdigest()
+        if checkpoint.get("metrics_sha256") not in (None, digest):
+            raise RunError(f"{self._metrics} is not what its checkpoint was written with: {ANEW}")
+        return checkpoint
+
+    def _config_sha256(self) -> str | None:
+        """Of the options alone: a run may go on with other versions."""
+        if not (self.path / "config.json").exists():
+            return None
+        options = {key: value for key, value in self.config().items() if key != "versions"}
+        return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
 
     def remove(self, patterns: Iterable[str]) -> None:
         """Remove the files in the directory that match."""
@@ -131,7 +175,9 @@ class RunDirectory:
     @contextmanager
     def locked(self, patience_seconds: float = 10.0) -> Iterator[None]:
         """Hold the directory for this process alone; the lock ends with the process."""
-        with open(self.path / "lock", "w") as file:
+        # Not written to, and never followed if it is a link: a lock has no content.
+        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        with open(descriptor) as file:
             deadline = time.monotonic() + patience_seconds
             while True:
                 try:
@@ -142,15 +188,3 @@ class RunDirectory:
                         raise RunError(f"{self.path} is being written by another process") from None
                     time.sleep(0.1)
             yield
-
-
-@contextmanager
-def writing_to(path: Path) -> Iterator[None]:
-    """Turn a failed write into one line that says what to do."""
-    try:
-        yield
-    except OSError as error:
-        raise RunError(
-            f"cannot write to {path} ({error.strerror}); the last checkpoint is intact: "
-            "make room and go on with --resume"
-        ) from error

@@ -10,7 +10,7 @@ import queue
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -56,7 +56,10 @@ def run_parts(
     checkpoint_seconds: float,
     show: Callable[[Report], None],
 ) -> None:
-    """Run every part to its end; if asked to stop, raise Interrupted after the checkpoints."""
+    """Run every part to its end; if asked to stop, raise Interrupted after the checkpoints.
+
+    If a part fails, or the reports cannot be shown, the others checkpoint and end.
+    """
     context = multiprocessing.get_context("spawn")
     reports: Reports = context.Queue()
     stop = context.Event()
@@ -64,11 +67,9 @@ def run_parts(
     with _signals_set(stop), ProcessPoolExecutor(workers, context, _start_worker, setup) as pool:
         with _signals_blocked():
             futures = [pool.submit(_run_part, run.part(part.name), part) for part in parts]
-        while not all(future.done() for future in futures):
-            _show_waiting(reports, show, seconds=0.1)
-            if any(future.done() and future.exception() for future in futures):
-                stop.set()  # one failed: the others checkpoint and end
-    _show_waiting(reports, show, seconds=0.1)
+        for future in futures:
+            future.add_done_callback(lambda ended: stop.set() if ended.exception() else None)
+        _show_all(reports, show, futures, stop)
     try:
         for future in futures:
             future.result()
@@ -78,6 +79,32 @@ def run_parts(
         ) from None
     if stop.is_set():
         raise Interrupted
+
+
+def _show_all(
+    reports: Reports, show: Callable[[Report], None], futures: list[Future[None]], stop: Event
+) -> None:
+    """Show the reports until all parts have ended; if that fails, ask the parts to end."""
+    try:
+        _show_until_done(reports, show, futures)
+    except BaseException as error:
+        stop.set()
+        # A worker cannot end before its reports are taken.
+        _show_until_done(reports, lambda report: None, futures)
+        if not isinstance(error, OSError):
+            raise
+        raise RunError(
+            f"cannot show the progress of the run ({error.strerror}); it was stopped after "
+            "checkpoints: go on with --resume"
+        ) from error
+
+
+def _show_until_done(
+    reports: Reports, show: Callable[[Report], None], futures: list[Future[None]]
+) -> None:
+    while not all(future.done() for future in futures):
+        _show_waiting(reports, show, seconds=0.1)
+    _show_waiting(reports, show, seconds=0.1)
 
 
 def _show_waiting(reports: Reports, show: Callable[[Report], None], seconds: float) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from .directory import Row, RunDirectory
-from .errors import Interrupted
+from .directory import ANEW, Row, RunDirectory
+from .errors import Interrupted, RunError
 
 
 class Learner(Protocol):
@@ -60,7 +60,7 @@ def carry_on(
         files.keep_in(directory.path)
     state = directory.load()
     if state is not None:
-        learner.load_state_dict(state)
+        _load(learner, state, directory)
     saved_at = time.monotonic()
     for row in learner.run():
         if row is not None:
@@ -74,3 +74,14 @@ def carry_on(
         if stopping:
             raise Interrupted
     directory.save(learner.state_dict(), finished=True)
+
+
+def _load(learner: Learner, state: dict[str, Any], directory: RunDirectory) -> None:
+    """Go on from a state, which may be of another version or, with its files, from anywhere."""
+    try:
+        learner.load_state_dict(state)
+    except Exception as error:
+        raise RunError(
+            f"cannot go on from the checkpoint in {directory.path} "
+            f"({type(error).__name__}: {error}): {ANEW}"
+        ) from error
