@@ -19,6 +19,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from .checkpoint import load_checkpoint, save_checkpoint
 from .errors import RunError
 from .files import parse_record, read_bytes, refuse_links, sync_directory, write_synced, writing_to
@@ -29,8 +31,9 @@ ANEW = "put the file back, or remove that directory and start it anew with --res
 
 
 def versions() -> dict[str, str]:
-    packages = {name: version(name) for name in ("ewc", "torch", "numpy")}
-    return {"python": platform.python_version(), **packages}
+    """What a run was made with. The metadata of torch lack the build (+cpu), which torch has."""
+    packages = {name: version(name) for name in ("ewc", "numpy")}
+    return {"python": platform.python_version(), "torch": torch.__version__, **packages}
 
 
 class RunDirectory:
