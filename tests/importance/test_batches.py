@@ -195,3 +195,27 @@ def test_what_a_loader_fills_anew_does_not_wait(make: Callable[[], Any]) -> None
     apart = [ewc.fisher_diagonal(model, [((one, n + 1.0),)]) for n, one in enumerate(x)]
     mean = {name: sum(f[name] for f in apart) / 4 for name in apart[0]}
     assert_equal_fishers(ewc.fisher_diagonal(model, reusing()), mean)
+
+
+def test_equal_tuples_of_texts_in_batches_that_could_be_joined() -> None:
+    """The default collation makes such tuples of a column of texts."""
+
+    def forward(m: Custom, x: Tensor, languages: Sequence[str]) -> Tensor:
+        assert len(x) == len(languages)
+        scale = torch.tensor([1.0 if one == "de" else 3.0 for one in languages])
+        return m.a(x) * scale.unsqueeze(1)
+
+    model = Custom(forward, a=nn.Linear(4, 3)).double()
+    x = torch.randn(5, 2, 4, dtype=torch.float64)
+    batches = [((one, ("de", "fr")),) for one in x]
+    apart = [ewc.fisher_diagonal(model, [batch]) for batch in batches]
+    mean = {name: sum(f[name] for f in apart) / 5 for name in apart[0]}
+    assert_equal_fishers(ewc.fisher_diagonal(model, batches), mean)
+
+
+def test_sparse_inputs() -> None:
+    model = Custom(lambda m, x: torch.sparse.mm(x, m.a), a=nn.Parameter(torch.randn(4, 3)))
+    x = torch.randn(6, 4) * (torch.rand(6, 4) > 0.5)
+    expected = ewc.fisher_diagonal(Custom(lambda m, x: x @ m.a, a=model.a), [x])
+    actual = ewc.fisher_diagonal(model, [x.to_sparse()])
+    torch.testing.assert_close(actual["a"], expected["a"])

@@ -32,3 +32,29 @@ def test_float64_outputs_over_float32_insides_do_not_mix() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ewc.fisher_diagonal(model, [torch.randn(600, 40)], kind="sampled")
+
+
+def test_mixing_is_seen_beside_a_large_output() -> None:
+    """A logit of -9000, or a regression in other units, does not excuse the others."""
+
+    def forward(m: Custom, x: Tensor) -> Tensor:
+        out = m.a(x)
+        return torch.cat([out[:, :1] - 9000, out[:, 1:] + 0.2 * out[:, 1:].mean(0)], 1)
+
+    torch.manual_seed(0)
+    model = Custom(forward, a=nn.Linear(4, 3))
+    with pytest.warns(ewc.EWCWarning, match="depends on the other samples"):
+        ewc.fisher_diagonal(model, [torch.randn(6, 4)])
+
+
+def test_an_output_that_is_zero_up_to_rounding_does_not_mix() -> None:
+    def forward(m: Custom, a: Tensor, b: Tensor) -> Tensor:
+        return m.h(m.a(a) - m.a(b.flip(-1).flip(-1)))
+
+    torch.manual_seed(0)
+    model = Custom(forward, a=nn.Linear(300, 40), h=nn.Linear(40, 3, bias=False))
+    a, b = torch.randn(9, 300), torch.randn(9, 300)
+    b[-1] = a[-1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ewc.fisher_diagonal(model, [((a, b),)], kind="sampled")

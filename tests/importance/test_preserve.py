@@ -197,3 +197,59 @@ def test_a_shuffled_loader_gives_other_samples_every_time() -> None:
         seen.append([])
         ewc.fisher_diagonal(net, loader, max_samples=10)
     assert set(seen[0]) != set(seen[1])
+
+
+class Merging(nn.Module):
+    """Adds its low-rank part to the weight in eval mode, as loralib does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 4), requires_grad=False)
+        self.low = nn.Parameter(torch.randn(3, 1))
+        self.merged = False
+
+    def train(self, mode: bool = True) -> "Merging":
+        if self.merged == mode:
+            self.weight.data += (-1.0 if mode else 1.0) * self.low.data
+            self.merged = not mode
+        return super().train(mode)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ (self.weight if self.merged else self.weight + self.low).t()
+
+
+def test_a_module_that_merges_its_weights_in_eval_mode() -> None:
+    torch.manual_seed(0)
+    net = Merging()
+    before = net.weight.clone()
+    fisher = ewc.fisher_diagonal(net, [torch.randn(6, 4)])
+    assert bool((fisher["low"] > 0).all())
+    assert torch.equal(net.weight, before)
+    assert net.training
+    assert not net.merged
+
+
+def test_buffers_that_appear_in_forward_are_gone() -> None:
+    class Lazy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("later", None)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.later = torch.ones(3)
+            self.register_buffer("new", torch.ones(2))
+            return x
+
+    net = nn.Sequential(nn.Linear(4, 3), Lazy())
+    before = list(net.state_dict())
+    ewc.fisher_diagonal(net, [torch.randn(6, 4)])
+    assert list(net.state_dict()) == before
+
+
+def test_a_parameter_that_the_model_changes_is_named() -> None:
+    net = Custom(
+        lambda m, ids: nn.functional.embedding(ids, m.w, max_norm=0.1).sum(1),
+        w=nn.Parameter(torch.randn(6, 3)),
+    )
+    with pytest.warns(ewc.EWCWarning, match="changed its parameter 'w' in place"):
+        ewc.fisher_diagonal(net, [torch.randint(6, (5, 2))])

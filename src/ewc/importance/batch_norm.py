@@ -1,9 +1,9 @@
 """Batch norm with running statistics, whose backward PyTorch 2.9 to 2.15 gets wrong.
 
-For a single sample of two or more spatial dimensions, when the gradient and the input lie in memory
-in different orders, `NativeBatchNormBackward0` mistakes one order for the other and returns values
-of the right shape that are wrong by 100 %. Written out, y = x̂ ∘ w + b is simple enough to do
-without it.
+With two or more spatial dimensions and a dimension of size one, when the gradient and the input lie
+in memory in different orders, `NativeBatchNormBackward0` mistakes one order for the other and
+returns values of the right shape that are wrong by 100 %. Written out, y = x̂ ∘ w + b is simple
+enough to do without it.
 """
 
 import torch
@@ -15,9 +15,12 @@ Grads = tuple[Tensor | None, ...]
 
 
 def mend_batch_norms(graph: Graph) -> None:
-    """Let the batch norms of the graph of a single sample compute their gradients by hand."""
-    for node in graph.nodes:
-        if node.name() == "NativeBatchNormBackward0" and not node._saved_training:
+    """Let the batch norms that PyTorch may get wrong compute their gradients by hand."""
+    for index, node in enumerate(graph.nodes):
+        if node.name() != "NativeBatchNormBackward0" or node._saved_training:
+            continue
+        shape = graph.shape(index)
+        if len(shape) > 3 and 1 in shape:
             normed, slope = normalized(node)
             node.register_hook(_Backward(normed.detach(), slope.detach()))
 

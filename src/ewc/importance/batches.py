@@ -74,7 +74,7 @@ class Batch:
         """Whether it may wait for the next batches: its tensors can be copied side by side, and all
         else is a plain value, which the loader cannot change meanwhile.
         """
-        return _joinable((self.args, self.kwargs, self.targets, self.mask))
+        return _joinable((self.args, self.kwargs, self.targets, self.mask), self.size)
 
     def fits(self, other: "Batch") -> bool:
         """Whether the two (both joinable) differ in nothing but their samples."""
@@ -227,6 +227,9 @@ def _choose(value: Any, which: slice | list[int], size: int) -> Any:
 
 
 def _choose_rows(tensor: Tensor, which: slice | list[int]) -> Tensor:
+    if tensor.is_sparse:
+        rows = torch.arange(tensor.shape[0], device=tensor.device)[which]
+        return tensor.index_select(0, rows)
     if not tensor.is_nested:
         return tensor[which]
     parts = tensor.unbind()
@@ -243,13 +246,14 @@ def _per_sample(value: Any, size: int) -> bool:
     return isinstance(value, tuple | list) and type(value) in (tuple, list) and len(value) == size
 
 
-def _joinable(value: Any) -> bool:
+def _joinable(value: Any, size: int) -> bool:
     if isinstance(value, Tensor):
         return value.ndim > 0 and value.layout == torch.strided and not value.is_nested
     if isinstance(value, Mapping):
-        return all(map(_joinable, value.values()))
-    if isinstance(value, tuple) or (isinstance(value, list) and _has_tensors(value)):
-        return all(map(_joinable, value))
+        return all(_joinable(item, size) for item in value.values())
+    if isinstance(value, tuple | list):
+        fixed = isinstance(value, tuple) and not _per_sample(value, size)
+        return (fixed or _has_tensors(value)) and all(_joinable(item, size) for item in value)
     return isinstance(value, PLAIN)
 
 

@@ -13,7 +13,14 @@ from torch import Tensor
 from ewc.importance.batch_norm import normalized
 from ewc.importance.graph import LOOKUP, Node
 from ewc.importance.layout import Layout
-from ewc.importance.rules import Convolution, Lookup, Product, Rule, Scaled
+from ewc.importance.rules import (
+    Convolution,
+    Lookup,
+    Product,
+    Rule,
+    Scaled,
+    accumulates_in,
+)
 
 Binder = Callable[[Node, int, Layout, torch.Size, int], Rule]
 
@@ -70,7 +77,10 @@ def _added(node: Node, slot: int) -> tuple[None, float]:
 
 
 def _multiplied(node: Node, slot: int) -> tuple[Tensor, float]:
-    return (node._saved_other if slot == 0 else node._saved_self), 1.0
+    factor: Tensor = node._saved_other if slot == 0 else node._saved_self
+    if not factor.is_floating_point():  # squares of integers would overflow
+        factor = factor.to(accumulates_in(node._input_metadata[0].dtype))
+    return factor, 1.0
 
 
 def _layer_norm(node: Node, slot: int) -> tuple[Tensor, float]:

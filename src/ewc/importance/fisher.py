@@ -10,7 +10,7 @@ done one sample at a time.
 """
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ from ewc.importance.likelihood import (
     cotangents,
     count_positions,
 )
-from ewc.importance.mixing import mixes, same_output
+from ewc.importance.mixing import Rounding
 from ewc.importance.plan import Plan, Probe, Trust, first_look, make_plan
 from ewc.importance.preserve import left_as_found
 from ewc.importance.rules import accumulates_in, widen
@@ -96,6 +96,8 @@ def fisher_diagonal(
     model = unwrap(model)
     selected = select_parameters(model, parameters)
     for name, parameter in selected.items():
+        if isinstance(parameter, nn.UninitializedParameter):
+            raise ValueError(f"{name!r} has no shape yet: run the model once before its Fisher")
         if parameter.is_complex():
             raise TypeError(
                 f"the Fisher of a complex parameter is not defined here: leave out {name!r} "
@@ -141,7 +143,10 @@ class _FisherPass:
             name: torch.zeros(p.shape, dtype=accumulates_in(p.dtype), device=p.device)
             for name, p in parameters.items()
         }
-        self.trust: dict[tuple[Any, ...], Trust | None] = {}  # None: samples mix
+        # by the structure of the graph: what was found out (None: samples mix), and the parameters
+        # whose gradients by the rules are not those of autograd
+        self.trust: dict[tuple[Any, ...], Trust | None] = {}
+        self.doubted: dict[tuple[Any, ...], list[str]] = {}
         self.gathering: Gathering | None = None
         self.room = 0  # samples that may run together
 
@@ -191,7 +196,7 @@ class _FisherPass:
     def add(self, batch: Batch) -> None:
         """Add a batch's squared gradients."""
         output = self.outputs(batch)
-        graph = Graph(output, self.names)
+        graph = self.graph(output)
         if not self.room:
             fitting = JOINED_ELEMENTS * batch.size // max(graph.elements, 1)
             self.room = max(1, min(JOINED_SAMPLES, fitting))
@@ -199,13 +204,11 @@ class _FisherPass:
             self.add_alone(batch, list(self.parameters), list(self.cotangents(batch, output)))
         else:
             plan = self.plan(batch, output, graph)
-            if plan is None:
+            if plan is None or not self.add_together(batch, output, graph, plan):
                 for n in range(batch.size):
                     sample = batch.take(n, n + 1)
                     vectors = list(self.cotangents(sample, self.outputs(sample)))
                     self.add_alone(sample, list(self.parameters), vectors)
-            else:
-                self.add_together(batch, output, graph, plan)
         self.samples += batch.size
         self.positions += count_positions(
             output, batch.targets, batch.mask, self.options["likelihood"]
@@ -232,12 +235,12 @@ class _FisherPass:
 
     def plan(self, batch: Batch, output: Tensor, graph: Graph) -> Plan | None:
         """How to go about the batch; None if its samples mix."""
-        full, last = Probe(output, graph), batch.size - 1
+        full = Probe(output, graph)
         if graph.key not in self.trust:
             self.trust[graph.key] = self.first_look(batch, full)
             mixed = self.trust[graph.key] is None
         else:
-            mixed = self.trust[graph.key] is not None and self.mixes(batch, full, [last])
+            mixed = self.trust[graph.key] is not None and self.mixes(batch, full)
         if mixed:
             self.trust[graph.key] = None
             warnings.warn(
@@ -249,53 +252,110 @@ class _FisherPass:
         trust = self.trust[graph.key]
         return None if trust is None else make_plan(full, trust)
 
+    def mixes(self, batch: Batch, full: Probe) -> bool:
+        """Whether the last sample has another output alone."""
+        alone = batch.pick([batch.size - 1]).outputs(self.model)
+        rounding = Rounding(full.output, full.graph.rounding)
+        return not rounding.explains(alone[0], full.output[-1])
+
     def first_look(self, batch: Batch, full: Probe) -> Trust | None:
         """What holds for all batches with such a graph, found with a few samples of this one; None
         if samples mix.
         """
-        if self.mixes(batch, full, [0, batch.size - 1]):
+        if self.mixes(batch, full):
             return None
-        if batch.size < 4:
+        chosen = [0, batch.size // 2]
+        if batch.size < 4 or (few := self.output_of_few(batch, chosen)) is None:
             return first_look(full, full)
-        chosen = [batch.size // 2, batch.size - 1]
-        output = batch.pick(chosen).outputs(self.model)
-        few = Probe(output, Graph(output, self.names))
-        rounding = full.graph.rounding
-        if not all(same_output(output[i], full.output[n], rounding) for i, n in enumerate(chosen)):
+        rounding = Rounding(full.output, full.graph.rounding)
+        if not all(map(rounding.explains, few, full.output[chosen])):
             return None
-        return first_look(full, few)
+        return first_look(full, Probe(few, self.graph(few)))
 
-    def mixes(self, batch: Batch, full: Probe, samples: list[int]) -> bool:
-        return mixes(self.model, batch, full.output, full.graph, samples)
+    def output_of_few(self, batch: Batch, samples: list[int]) -> Tensor | None:
+        """The output for some samples; None if the model takes no batch of this size."""
+        try:
+            return batch.pick(samples).outputs(self.model)
+        except (RuntimeError, ValueError):
+            return None
 
-    def add_together(self, batch: Batch, output: Tensor, graph: Graph, plan: Plan) -> None:
-        """The fast way: one backward pass a cotangent to the operations that use parameters, then
-        their rules.
+    def graph(self, output: Tensor) -> Graph:
+        graph = Graph(output, self.names)
+        mend_batch_norms(graph)
+        return graph
+
+    def add_together(self, batch: Batch, output: Tensor, graph: Graph, plan: Plan) -> bool:
+        """The fast way: one backward pass per cotangent to the operations that use parameters, then
+        their rules. False, with nothing added, if the graph cannot be used any more.
         """
-        vectors = self.cotangents(batch, output)
-        if plan.alone:
-            vectors = list(vectors)
+        vectors = iter(self.cotangents(batch, output))
+        first = next(vectors)
         with torch.no_grad():
-            work = BatchWork(self.totals, graph, plan, batch.size)
-            for vector in vectors:
-                work.add(output, vector.to(output.dtype))
+            try:
+                work = BatchWork(self.totals, graph, plan, batch.size)
+                grads = work.pull_back(output, first.to(output.dtype))
+            except RuntimeError as error:
+                if "modified by an inplace operation" in str(error):
+                    return False  # the checks ran the model again, which changed what is saved
+                raise
+            if graph.key not in self.doubted:
+                self.doubted[graph.key] = self.doubts(batch, work, grads, first)
+            work.leave_out([name for name in self.doubted[graph.key] if name in work.uses])
+            rest = list(vectors) if plan.alone else vectors
+            work.add(grads)
+            for vector in rest:
+                work.add(work.pull_back(output, vector.to(output.dtype)))
             work.finish()
-        del output, graph, work
-        for n in range(batch.size if plan.alone else 0):
-            self.add_alone(
-                batch.take(n, n + 1), plan.alone, [vector[n : n + 1] for vector in vectors]
-            )
+        del output, graph, work, grads
+        if plan.alone:
+            for n in range(batch.size):
+                one = [vector[n : n + 1] for vector in (first, *rest)]
+                self.add_alone(batch.take(n, n + 1), plan.alone, one)
+        return True
 
-    def add_alone(self, sample: Batch, names: list[str], vectors: list[Tensor]) -> None:
-        """The general way: one sample's gradients by plain autograd."""
+    def doubts(
+        self, batch: Batch, work: BatchWork, grads: dict[int, Tensor], vector: Tensor
+    ) -> list[str]:
+        """Compare the gradients by the rules, for the sample with the largest cotangent, with those
+        of plain autograd: the parameters that differ. A hook between a parameter and its use makes
+        another gradient, and no graph shows it.
+        """
+        n = int(vector.reshape(batch.size, -1).abs().sum(1).argmax())
+        names = list(work.uses)
+        if not names:
+            return []
+        with torch.enable_grad():
+            plain = next(self.gradients_alone(batch.take(n, n + 1), names, [vector[n : n + 1]]))
+        rounding = work.graph.rounding
+        sizes = {name: float(grad.abs().max()) for name, grad in plain.items() if grad.numel()}
+        noise = 4 * rounding * max(sizes.values(), default=0.0)
+        return [
+            name
+            for name, size in sizes.items()
+            if float((work.gradient(name, grads, n) - plain[name]).abs().max())
+            > rounding**0.5 * size + noise
+        ]
+
+    def gradients_alone(
+        self, sample: Batch, names: list[str], vectors: Iterable[Tensor]
+    ) -> Iterator[dict[str, Tensor]]:
+        """One sample's gradients by plain autograd, for each cotangent."""
         output = sample.outputs(self.model)
-        mend_batch_norms(Graph(output, self.names))
+        self.graph(output)
         inputs = [self.parameters[name] for name in names]
         for vector in vectors:
             grads = torch.autograd.grad(
                 output, inputs, vector.to(output.dtype), retain_graph=True, allow_unused=True
             )
-            for name, grad in zip(names, grads, strict=True):
-                if grad is not None:
-                    grad = widen(grad.to_dense() if grad.is_sparse else grad)
-                    self.totals[name].addcmul_(grad, grad)
+            yield {
+                name: torch.zeros_like(self.totals[name])
+                if grad is None
+                else widen(grad.to_dense() if grad.is_sparse else grad)
+                for name, grad in zip(names, grads, strict=True)
+            }
+
+    def add_alone(self, sample: Batch, names: list[str], vectors: list[Tensor]) -> None:
+        """The general way: one sample at a time."""
+        for grads in self.gradients_alone(sample, names, vectors):
+            for name, grad in grads.items():
+                self.totals[name].addcmul_(grad, grad)

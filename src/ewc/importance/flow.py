@@ -7,6 +7,7 @@ that combines samples, is unknown; it may still treat samples apart, but only th
 """
 
 from collections.abc import Callable
+from math import prod
 
 from ewc.importance.graph import Graph, Node, signed
 from ewc.importance.layout import Layout, Shape, at_stride
@@ -136,9 +137,15 @@ def _concatenated(p: Passage) -> Layout | None:
     """The input is a piece of the output; before it lie the other inputs."""
     dim = p.dim()
     earlier = p.graph.edges[p.index][: p.slot]
+    if len(p.input) != len(p.output):
+        return None  # an empty tensor of shape (0,), which is left out
     if dim == p.layout.dim and any(child < 0 for child, _ in earlier):
         return None  # the size of a constant is not in the graph
-    start = sum(p.graph.shape(*edge)[dim] for edge in earlier) if dim == p.layout.dim else 0
+    start = (
+        sum(prod(p.graph.shape(*edge)[dim : dim + 1]) for edge in earlier)
+        if dim == p.layout.dim
+        else 0
+    )
     return p.shifted(dim, start)
 
 

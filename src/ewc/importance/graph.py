@@ -124,8 +124,17 @@ class Graph:
     @cached_property
     def rounding(self) -> float:
         """The relative rounding error of the coarsest type that is computed in."""
+        return max(torch.finfo(one).eps for one in self._types)
+
+    @cached_property
+    def widest(self) -> float:
+        """The largest number of the narrowest type that is computed in."""
+        return min(torch.finfo(one).max for one in self._types)
+
+    @cached_property
+    def _types(self) -> set[torch.dtype]:
         types = {meta.dtype for node in self.nodes for meta in node._input_metadata[:1]}
-        return max(torch.finfo(one).eps for one in types if one.is_floating_point or one.is_complex)
+        return {one for one in types if one.is_floating_point or one.is_complex}
 
     @cached_property
     def nested(self) -> bool:

@@ -18,6 +18,7 @@ batches.
 
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
+from math import prod
 from typing import Literal, get_args
 
 import torch
@@ -27,6 +28,7 @@ from ewc.importance.agreement import IGNORE as IGNORE
 from ewc.importance.agreement import Kind as Kind
 from ewc.importance.agreement import LikelihoodName as LikelihoodName
 from ewc.importance.agreement import check_agreement
+from ewc.importance.graph import Graph
 
 LogLikelihood = Callable[[Tensor, Tensor | None], Tensor]
 Likelihood = LikelihoodName | LogLikelihood
@@ -80,7 +82,9 @@ def cotangents(
             f"kind='empirical' needs targets, but {where} has none: yield (inputs, targets)"
         )
     if callable(likelihood):
-        yield _of_callable(likelihood, out, targets, where)
+        cotangent = _of_callable(likelihood, out, targets, where)
+        _check_apart(likelihood, out, targets, cotangent)
+        yield cotangent
         return
     targets = check_agreement(output, targets, kind, likelihood, where)
     counted = _counted_positions(out, targets, mask, likelihood)
@@ -103,7 +107,7 @@ def count_positions(
     if callable(likelihood):
         return len(output)
     counted = _counted_positions(output, targets, mask, likelihood)
-    return output[..., 0].numel() if counted is None else int(counted.sum())
+    return prod(output.shape[:1] + output.shape[1:-1]) if counted is None else int(counted.sum())
 
 
 def _of_callable(
@@ -121,8 +125,36 @@ def _of_callable(
             f"a callable likelihood must return one value a sample, shape {tuple(out.shape[:1])}; "
             f"for {where} it returned {came}"
         )
+    _refuse_parameters_within(value, out)
     (cotangent,) = torch.autograd.grad(value, out, torch.ones_like(value))
     return cotangent
+
+
+def _check_apart(
+    log_likelihood: LogLikelihood, out: Tensor, targets: Tensor | None, cotangent: Tensor
+) -> None:
+    """Refuse a likelihood of a sample that depends on the others, or on how many there are."""
+    last = slice(len(out) - 1, None)
+    alone = _of_callable(
+        log_likelihood, out[last].detach(), None if targets is None else targets[last], "a sample"
+    )
+    size = cotangent[last].abs().max()
+    if bool((alone - cotangent[last]).abs().max() > torch.finfo(out.dtype).eps ** 0.5 * size):
+        raise ValueError(
+            "a callable likelihood must treat samples apart, but its gradient for a sample is "
+            "another one alone: sum over outputs and positions, and neither sum nor average over "
+            "samples"
+        )
+
+
+def _refuse_parameters_within(value: Tensor, out: Tensor) -> None:
+    for node in Graph(value, {}).nodes:
+        leaf = getattr(node, "variable", None)
+        if leaf is not None and leaf is not out:
+            raise ValueError(
+                "a callable likelihood must depend on its arguments alone, but this one uses a "
+                f"parameter of shape {tuple(leaf.shape)}: return what it needs from the model"
+            )
 
 
 def _categorical(
@@ -207,7 +239,7 @@ def _counted_positions(
     if targets is not None and likelihood == "categorical" and not targets.is_floating_point():
         ignored = targets == IGNORE
         counted = ~ignored if bool(ignored.any()) else None
-    if counted is None or counted.shape != output.shape[:-1]:
+    if counted is None or output.ndim < 2 or counted.shape != output.shape[:-1]:
         return None
     return counted.to(output.dtype)
 

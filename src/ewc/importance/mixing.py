@@ -1,30 +1,27 @@
 """Whether the output for a sample depends on the other samples of its batch."""
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from ewc.importance.batches import Batch
-from ewc.importance.graph import Graph
-
-MASK = 1e4  # entries at least this large, with or without other samples, may be masks
+MASK = 1e4  # entries at least this large may be masks, which say nothing of the size of others
+COMPARED = 16  # samples that show how large each entry of the output is
 
 
-def mixes(model: nn.Module, batch: Batch, output: Tensor, graph: Graph, samples: list[int]) -> bool:
-    """Whether some of the samples have another output alone than in their batch."""
-    rounding = graph.rounding
-    return not all(
-        same_output(batch.pick([n]).outputs(model)[0], output[n], rounding) for n in samples
-    )
+class Rounding:
+    """How much the output of a sample may change by rounding in a batch of another size."""
 
+    def __init__(self, output: Tensor, rounding: float) -> None:
+        """`rounding` is that of one operation.
 
-def same_output(first: Tensor, second: Tensor, rounding: float) -> bool:
-    """Equal up to the rounding of another batch size, where `rounding` is that of one operation.
+        Each entry of the output is judged by its own size over the batch: beside a logit that is
+        masked with -1e9, or a regression in other units, any difference would seem small.
+        """
+        sizes = output.detach()[:: max(1, len(output) // COMPARED)].abs()
+        small = sizes[sizes < MASK]
+        usual = float(small.median()) if small.numel() else 0.0
+        self.allowed = rounding**0.5 * sizes.amax(0) + 16 * rounding * usual
 
-    Rounding is relative to the largest entry. Masks are left out of that: beside a logit of -1e9
-    any difference of the others would pass.
-    """
-    if first.shape != second.shape:
-        return False
-    first, second = first.detach(), second.detach()
-    difference, size = (first - second).abs(), first.abs()
-    masks = (size >= MASK) & (difference <= 4 * rounding * size)
-    return bool((difference <= rounding**0.5 * size.masked_fill(masks, 0).max())[~masks].all())
+    def explains(self, first: Tensor, second: Tensor) -> bool:
+        """Whether two outputs for a sample are equal up to rounding."""
+        if first.shape != second.shape:
+            return False
+        return bool(((first - second).detach().abs() <= self.allowed).all())

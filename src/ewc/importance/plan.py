@@ -20,7 +20,7 @@ from ewc.importance.binders import OPERATIONS, plain_lookup, supported
 from ewc.importance.flow import follow_samples
 from ewc.importance.graph import LOOKUP, STEPS, Graph, Step
 from ewc.importance.layout import Layout, possible_layouts
-from ewc.importance.rules import accumulates_in
+from ewc.importance.rules import accumulates_in, widen
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,13 @@ class Plan:
             self.single[name] = uses[0]
         else:
             self.summed[name] = uses
+
+    def leave_out(self, names: list[str]) -> None:
+        """Take parameters from the rules, to be done one sample at a time."""
+        for name in names:
+            self.single.pop(name, None)
+            self.summed.pop(name, None)
+        self.alone += names
 
     @cached_property
     def nodes(self) -> list[int]:
@@ -160,7 +167,7 @@ def measure(probe: Probe, candidates: Mapping[int, list[Layout]]) -> dict[int, l
     generator = torch.Generator().manual_seed(0)
     cotangent = torch.randn(output.shape, generator=generator).to(output.device, output.dtype)
     plain = graph.pull_back(output, cotangent, list(fitting))
-    for scales in _scales(output):
+    for scales in _scales(output, graph.widest):
         vector = cotangent * scales.view(-1, *[1] * (output.ndim - 1))
         scaled = graph.pull_back(output, vector, list(fitting))
         for node, before, after in zip(fitting, plain, scaled, strict=True):
@@ -168,12 +175,12 @@ def measure(probe: Probe, candidates: Mapping[int, list[Layout]]) -> dict[int, l
     return fitting
 
 
-def _scales(output: Tensor) -> Iterator[Tensor]:
+def _scales(output: Tensor, widest: float) -> Iterator[Tensor]:
     """Powers of two for the samples, by the digits of their numbers: no two samples have all the
-    same.
+    same. They are small where a type that ends at `widest` would overflow.
     """
     numbers = torch.arange(len(output), device=output.device)
-    base = 8 if torch.finfo(output.dtype).max < 1e30 else 32
+    base = 32 if widest > 1e30 else 8
     while bool(numbers.any()):
         yield 2.0 ** (numbers % base).to(output.dtype)
         numbers = numbers // base
@@ -184,11 +191,15 @@ def _fits(layout: Layout, plain: Tensor, scaled: Tensor, scales: Tensor) -> bool
     scale. Powers of two are exact, so no entry may be off; what underflows is not.
     """
     before, after = layout.by_sample(plain, len(scales)), layout.by_sample(scaled, len(scales))
+    limits = torch.finfo(before.dtype)
+    before, after = widen(before), widen(after)
     expected = before * scales.view(-1, *[1] * (before.ndim - 1)).to(before.dtype)
+    if not bool(after.isfinite().all()):
+        return False
     if torch.equal(after, expected):
         return True
-    tiny = torch.finfo(before.dtype).tiny / torch.finfo(before.dtype).eps * float(scales.max())
-    return bool(((after == expected) | ((after - expected).abs() <= tiny)).all())
+    least = limits.smallest_normal * limits.eps * float(scales.max())
+    return bool(((after - expected).abs() <= least).all())
 
 
 def _uses(graph: Graph, layouts: dict[int, Layout], node: int) -> list[Use]:

@@ -2,12 +2,15 @@
 world.
 """
 
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 
 import torch
 from torch import Tensor, nn
+
+from ewc.warnings import EWCWarning
 
 
 @contextmanager
@@ -27,7 +30,8 @@ def left_as_found(model: nn.Module) -> Iterator["PrivateRandomness"]:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(_state_kept(model))
         stack.enter_context(_hooks_off(model))
-        model.eval()
+        for module in model.modules():
+            module.training = False  # `eval()` may do more, such as merge a LoRA into its weight
         yield PrivateRandomness(model)
 
 
@@ -73,12 +77,9 @@ def _state_kept(model: nn.Module) -> Iterator[None]:
     looks them up.
     """
     modes = [(module, module.training) for module in model.modules()]
-    buffers = [
-        (module, name, buffer, buffer.detach().clone())
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
+    buffers = [(module, dict(module._buffers)) for module in model.modules()]
+    copies = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    versions = {name: parameter._version for name, parameter in model.named_parameters()}
     rescaled = [
         (module.weight, module.weight.detach().clone())
         for module in model.modules()
@@ -89,11 +90,26 @@ def _state_kept(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
-        for module, name, buffer, copy in buffers:
-            module._buffers[name] = buffer
-            _put_back(buffer, copy)
+        for module, found in buffers:
+            module._buffers.clear()
+            module._buffers.update(found)
+        for tensor, copy in copies:
+            _put_back(tensor, copy)
+        _warn_of_changes(model, versions, {id(weight) for weight, _ in rescaled})
         for weight, copy in rescaled:
             _put_back(weight, copy)
+
+
+def _warn_of_changes(model: nn.Module, versions: dict[str, int], known: set[int]) -> None:
+    """A parameter that the model itself writes to cannot be put back without a copy of all."""
+    for name, parameter in model.named_parameters():
+        if parameter._version != versions.get(name) and id(parameter) not in known:
+            warnings.warn(
+                f"the model changed its parameter {name!r} in place when it was run, and the "
+                "change stays: run it under other settings, or copy the model first",
+                EWCWarning,
+                stacklevel=2,
+            )
 
 
 def _put_back(tensor: Tensor, copy: Tensor) -> None:

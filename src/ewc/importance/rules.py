@@ -121,7 +121,7 @@ class Scaled(Rule):
         self.summed = [
             1 + d
             for d, (kept, full) in enumerate(zip(aligned, sample, strict=True))
-            if kept == 1 and full > 1
+            if kept == 1 and full != 1
         ]
         self.separable = not self.summed
 

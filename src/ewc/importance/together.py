@@ -1,4 +1,4 @@
-"""The squared per-sample gradients of a whole batch, from one backward pass a cotangent and the
+"""The squared per-sample gradients of a whole batch, from one backward pass per cotangent and the
 rules.
 """
 
@@ -15,15 +15,21 @@ class BatchWork:
 
     def __init__(self, totals: dict[str, Tensor], graph: Graph, plan: Plan, size: int) -> None:
         self.totals, self.graph, self.plan, self.size = totals, graph, plan, size
-        self.single = [
-            (use.node, use.seen(graph, totals[name].unsqueeze(0))[0], self.rule(name, use))
-            for name, use in plan.single.items()
-        ]
-        self.summed = [
-            (totals[name], [(use, self.rule(name, use)) for use in uses])
-            for name, uses in plan.summed.items()
-        ]
+        self.uses = {
+            name: [(use, self.rule(name, use)) for use in uses]
+            for name, uses in [*((n, [u]) for n, u in plan.single.items()), *plan.summed.items()]
+        }
         self.squared: dict[int, Tensor] = {}
+
+    @property
+    def single(self) -> list[tuple[int, Tensor, Rule]]:
+        """Parameters whose squares can be taken at the only operation that uses them."""
+        found = []
+        for name in self.plan.single:
+            ((use, rule),) = self.uses[name]
+            total = use.seen(self.graph, self.totals[name].unsqueeze(0))[0]
+            found.append((use.node, total, rule))
+        return found
 
     def rule(self, name: str, use: Use) -> Rule:
         weight = (
@@ -35,27 +41,43 @@ class BatchWork:
             self.graph.nodes[use.node], use.slot, self.plan.layouts[use.node], weight, self.size
         )
 
-    def add(self, output: Tensor, vector: Tensor) -> None:
-        """Pull one cotangent back to every operation and square it there."""
+    def pull_back(self, output: Tensor, vector: Tensor) -> dict[int, Tensor]:
+        """The gradient of one cotangent at every operation, by sample."""
         if not self.plan.nodes:
-            return
+            return {}
         raw = self.graph.pull_back(output, vector, self.plan.nodes)
         layouts = self.plan.layouts
-        grads = {
+        return {
             node: layouts[node].by_sample(widen(grad), self.size)
             for node, grad in zip(self.plan.nodes, raw, strict=True)
         }
-        for node in {node for node, _, rule in self.single if rule.separable}:
+
+    def gradient(self, name: str, grads: dict[int, Tensor], sample: int) -> Tensor:
+        """A parameter's gradient for one sample."""
+        buffer = self.totals[name].new_zeros(1, *self.totals[name].shape)
+        for use, rule in self.uses[name]:
+            self.add_use(buffer, use, rule, grads[use.node], sample, sample + 1)
+        return buffer[0]
+
+    def leave_out(self, names: list[str]) -> None:
+        """Leave these parameters to be done one sample at a time."""
+        self.plan.leave_out(names)
+        self.uses = {name: uses for name, uses in self.uses.items() if name not in names}
+
+    def add(self, grads: dict[int, Tensor]) -> None:
+        """Square the gradients of one cotangent at each operation."""
+        single = self.single
+        for node in {node for node, _, rule in single if rule.separable}:
             # the other factor of a separable square is the same for every cotangent
             grad = grads[node]
             self.squared[node] = (
                 self.squared[node].addcmul_(grad, grad) if node in self.squared else grad.square()
             )
-        for node, total, rule in self.single:
+        for node, total, rule in single:
             if not rule.separable:
                 rule.add_squares(total, grads[node])
-        for total, uses in self.summed:
-            self.add_summed(total, uses, grads)
+        for name in self.plan.summed:
+            self.add_summed(self.totals[name], self.uses[name], grads)
 
     def finish(self) -> None:
         for node, total, rule in self.single:
