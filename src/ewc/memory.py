@@ -199,14 +199,14 @@ class EWC:
                 "decay": self.decay,
                 "tasks": list(held.tasks),
                 "keep_tasks": self._keep_tasks,
-                "shapes": self._shapes(),
             },
         )
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over strength, decay and tasks; the model must have the shapes it had at saving.
+        """Take over strength, decay and tasks; what they hold must have the shape it had at saving.
 
-        To go on with a larger head, load first and let the head grow then.
+        To go on with a larger head, load first and let the head grow then. Parameters that the
+        state does not hold may be of any shape, new or gone.
         """
         total, kept, values = unpack(state, self._shapes(), keep_tasks=self._keep_tasks)
         parameters = self._parameters()
