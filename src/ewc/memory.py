@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from ewc.importance import fisher_diagonal
 from ewc.importance.shape import shaped
+from ewc.pull import Pull
 from ewc.selection import (
     ParameterSelection,
     as_reusable,
@@ -26,9 +27,10 @@ from ewc.selection import (
     unwrap,
 )
 from ewc.state import pack, unpack
-from ewc.step import Held, How, Pull
+from ewc.step import How
 from ewc.warnings import fingerprint, warn_if_moved, warn_if_zero
-from ewc.wells import Holdings, Well, check_precision, fit, wide
+from ewc.watch import OwnerWatch
+from ewc.wells import Held, Holdings, Well, check_precision, fit, wide
 
 
 class EWC:
@@ -49,6 +51,10 @@ class EWC:
     With `keep_tasks` every task's own well is kept too, beside the weights or where wished
     (`keep_tasks="cpu"`). `without`, `forget` and consolidating a task again need it; the memory is
     then, to rounding, one built from the wells that remain, a task consolidated again the newest.
+
+    A copy (`copy.deepcopy`, pickle) has its own copy of the model, and is attached to those of its
+    optimizers that are copied along: `model, optimizer, memory = copy.deepcopy((model, optimizer,
+    memory))`.
     """
 
     def __init__(
@@ -71,6 +77,8 @@ class EWC:
         self._pulls: WeakKeyDictionary[Optimizer, Pull] = WeakKeyDictionary()
         # At the last consolidation; None once something pulled, or there is nothing to compare.
         self._last_weights: dict[str, tuple[float, float]] | None = None
+        self._told: set[str] = set()  # what it has warned of
+        self._owners = OwnerWatch()
         select_parameters(self._model, self._selection)
 
     @property
@@ -129,7 +137,7 @@ class EWC:
         return {name: tensor.clone() for name, tensor in fisher.items()}
 
     def anchor(self, precision: float | Mapping[str, Tensor], *, task: str | None = None) -> None:
-        """Hold the present weights with a given precision: one number, or a tensor a parameter.
+        """Hold the present weights with a given precision: one number, or a tensor per parameter.
 
         A number is the paper's L2 baseline: every weight counts the same.
         """
@@ -145,6 +153,8 @@ class EWC:
 
     def penalty(self) -> Tensor:
         """(strength / 2) Σ_t Σ_i F_ti (θ_i − θ*_ti)², to add to a loss instead of `attach`."""
+        if torch.is_grad_enabled():  # else it is only looked at, and pulls on nothing
+            self._last_weights = None
         return self._held().penalty()
 
     def attach(self, optimizer: Optimizer, how: How = "proximal") -> Pull:
@@ -153,7 +163,8 @@ class EWC:
         `"proximal"` takes the pull implicitly after the optimizer's step and is stable for every
         strength; it knows SGD (momentum, Nesterov), Adam, AdamW and RMSprop. `"gradient"` adds the
         penalty's gradient before the step, after any clipping, and works for every optimizer.
-        Weights without a gradient in a step are pulled too; frozen ones are not.
+        Weights without a gradient in a step are pulled too; frozen ones are not. Several memories
+        may be attached to one optimizer, and their penalties add up.
         """
         optimizer = getattr(optimizer, "optimizer", optimizer)  # inside a trainer's wrapper
         previous = self._pulls.get(optimizer)
@@ -166,12 +177,15 @@ class EWC:
             raise ValueError(
                 "expected an optimizer of the memory's parameters, but it holds none of them"
             )
-        self._pulls[optimizer] = Pull(optimizer, how, self._held)
+        self._pulls[optimizer] = Pull(optimizer, how, self._pulling, self._told)
         return self._pulls[optimizer]
 
     @contextmanager
     def without(self, *tasks: str) -> Iterator[None]:
-        """Leave the wells of these tasks out while the `with` block runs: a task trained again."""
+        """Leave the wells of these tasks out while the `with` block runs: a task trained again.
+
+        States and copies of the memory have all tasks.
+        """
         for task in tasks:
             self._check_kept(task)
         self._set_aside((*self._holdings.aside, *tasks))
@@ -187,6 +201,17 @@ class EWC:
         """Drop a task's well; the memory is then as if built from the other tasks."""
         self._check_kept(task)
         self._holdings = self._holdings.forget(task, self._parameters())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            **self.__dict__,
+            "_holdings": replace(self._holdings, aside=(), active=self._holdings.total),
+            "_pulls": dict(self._pulls),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._pulls = WeakKeyDictionary(state["_pulls"])
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the memory as a flat dict of tensors, for `torch.save` or safetensors alike."""
@@ -235,10 +260,17 @@ class EWC:
         self._last_weights = fingerprint(selected)
 
     def _held(self) -> Held:
-        self._last_weights = None
         parameters = self._parameters()
         self._holdings = self._holdings.fit(parameters)
         return Held(parameters, self._holdings.active, self.strength)
+
+    def _pulling(self) -> Held:
+        """What is held, asked at a step of an attached optimizer."""
+        self._last_weights = None
+        held = self._held()
+        attached = (optimizer for optimizer, pull in self._pulls.items() if pull.attached)
+        self._owners.check(attached, held, self._told)
+        return held
 
     def _set_aside(self, tasks: tuple[str, ...]) -> None:
         self._holdings = replace(self._holdings, aside=tasks).activate(self._parameters())

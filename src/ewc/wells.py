@@ -1,20 +1,21 @@
 """Quadratic wells: what a task leaves behind, and how wells add up to one.
 
-A sum of quadratics is a quadratic: whatever the number of tasks, three tensors per parameter and
-one number hold it. Instead of ΣF and ΣFθ* the pair (precision, anchor) = (ΣF, ΣFθ*/ΣF) is kept, and
+A sum of quadratics is a quadratic: whatever the number of tasks, two tensors per parameter and one
+number hold it. Instead of ΣF and ΣFθ* the pair (precision, anchor) = (ΣF, ΣFθ*/ΣF) is kept, and
 instead of ΣFθ*² what is left at the bottom of the well, so that nothing cancels in float32. The
-mean of several anchors is rounded, which matters where the weights lie within a few roundings of
-it: the third tensor is the remainder that the rounding left out.
+mean of several anchors is rounded; where they lie so close together that this would show, a third
+tensor keeps the remainder.
 Wells are never changed in place: a new one takes the place of the old.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, reduce
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Well:
     def distance(self, name: str, parameter: Tensor) -> Tensor:
         """Return θ − anchor − remainder of one parameter, in the type of the anchor."""
         distance = parameter.to(self.anchor[name].dtype) - self.anchor[name]
-        return distance - self.remainder[name] if name in self.remainder else distance
+        return distance.sub_(self.remainder[name]) if name in self.remainder else distance
 
     def map(self, change: Callable[[str, Tensor], Tensor]) -> "Well":
         """Return the well with each of its tensors replaced by `change(name, tensor)`."""
@@ -96,6 +97,44 @@ class Holdings:
         return replace(self, active=active, total=self.total if self.aside else active)
 
 
+class Held(NamedTuple):
+    """What pulls at this moment: the model's parameters by name, their well, and λ."""
+
+    parameters: Mapping[str, nn.Parameter]
+    well: Well
+    strength: float
+
+    def penalty(self) -> Tensor:
+        """Return (λ / 2) times the energy of the well."""
+        return self.strength / 2 * energy(self.well, self.parameters)
+
+
+def joined(several: Sequence[Held]) -> Held:
+    """Return what several memories hold as one well: Σ λP around the mean of their anchors.
+
+    Parameters are matched by identity, as the memories may know them by different names.
+    """
+    strength = max(held.strength for held in several)
+    names: dict[int, str] = {}
+    parameters: dict[str, nn.Parameter] = {}
+    total = Well()
+    for number, held in enumerate(several):
+        factor, well = held.strength / strength, held.well  # at most 1: no precision overflows
+        new = {
+            name: names.setdefault(id(held.parameters[name]), f"{number}.{name}")
+            for name in well.precision
+        }
+        parameters |= {new[name]: held.parameters[name] for name in new}
+        scaled = Well(
+            {new[name]: factor * tensor for name, tensor in well.precision.items()},
+            {new[name]: tensor for name, tensor in well.anchor.items()},
+            factor * well.bottom,
+            {new[name]: tensor for name, tensor in well.remainder.items()},
+        )
+        total = add(total, scaled)
+    return Held(parameters, total, strength)
+
+
 def energy(well: Well, parameters: Mapping[str, Tensor]) -> Tensor:
     """Return E(θ) of the well, differentiable in the parameters."""
     terms = [
@@ -128,11 +167,24 @@ def add(a: Well, b: Well) -> Well:
         share = (b.precision[name] / precision[name]).nan_to_num(nan=0.0)  # 0/0: held by neither
         anchor[name] = torch.lerp(a.anchor[name], b.anchor[name], share)
         # The mean once more, measured from its rounded value: differences of neighbours are exact.
-        from_a, from_b = (well.distance(name, anchor[name]).neg() for well in (a, b))
+        from_a, from_b = (well.distance(name, anchor[name]).neg_() for well in (a, b))
         remainder[name] = torch.lerp(from_a, from_b, share)
         apart = from_a - from_b
         bottoms.append(float((a.precision[name] * share * apart.square()).sum()))
+        if _energy_error(precision[name], remainder[name], bottoms[-1]) < 8:
+            del remainder[name]
     return Well(precision, anchor, math.fsum(bottoms), remainder)  # the same in whatever order
+
+
+def _energy_error(precision: Tensor, remainder: Tensor, bottom: float) -> float:
+    """Return by how many roundings of its value E could be off without the remainder r.
+
+    |ΔE| / E <= 2 Σ P |r| |θ − m| / (Σ P (θ − m)² + bottom) <= √(Σ P r² / bottom), for every θ.
+    """
+    lost = float((precision * remainder.square()).sum())
+    if lost == 0:
+        return 0.0
+    return math.sqrt(lost / bottom) / torch.finfo(remainder.dtype).eps if bottom > 0 else math.inf
 
 
 def succeed(old: Well, new: Well, decay: float) -> Well:
