@@ -216,16 +216,10 @@ class EWC:
     def state_dict(self) -> dict[str, Tensor]:
         """Return the memory as a flat dict of tensors, for `torch.save` or safetensors alike."""
         parameters, held = self._parameters(), self._holdings
-        return pack(
-            fit(held.total, parameters),
-            {task: fit(well, parameters) for task, well in held.kept.items()},
-            {
-                "strength": self.strength,
-                "decay": self.decay,
-                "tasks": list(held.tasks),
-                "keep_tasks": self._keep_tasks,
-            },
-        )
+        total = fit(held.total, parameters)
+        kept = {task: fit(well, parameters) for task, well in held.kept.items()}
+        values = {"strength": self.strength, "decay": self.decay, "keep_tasks": self._keep_tasks}
+        return pack(total, kept, {**values, "tasks": list(held.tasks)})
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take over strength, decay and tasks; what they hold must have the shape it had at saving.
@@ -233,7 +227,8 @@ class EWC:
         To go on with a larger head, load first and let the head grow then. Parameters that the
         state does not hold may be of any shape, new or gone.
         """
-        total, kept, values = unpack(state, self._shapes(), keep_tasks=self._keep_tasks)
+        matching = matching_parameters(self._model, self._selection)
+        total, kept, values = unpack(state, matching, keep_tasks=self._keep_tasks)
         parameters = self._parameters()
         holdings = replace(
             self._holdings,
@@ -281,10 +276,6 @@ class EWC:
     def _parameters(self) -> dict[str, nn.Parameter]:
         return dict(self._model.named_parameters())
 
-    def _shapes(self) -> dict[str, list[int]]:
-        matching = matching_parameters(self._model, self._selection)
-        return {name: list(p.shape) for name, p in matching.items()}
-
     def _new_name(self, task: str | None) -> str:
         if task is None:
             numbers = range(len(self.tasks) + 1, 2 * len(self.tasks) + 2)
@@ -298,9 +289,7 @@ class EWC:
 
     def _check_kept(self, task: str) -> None:
         if not self._keep_tasks:
-            raise RuntimeError(
-                "the wells of single tasks are kept only by EWC(..., keep_tasks=True)"
-            )
+            raise RuntimeError("single tasks are kept only by EWC(..., keep_tasks=True)")
         if task not in self.tasks:
             raise ValueError(f"expected one of the tasks held, {list(self.tasks)}, got {task!r}")
 

@@ -105,9 +105,9 @@ class _SharedPull:
                 anchors = [held.well.anchor[name] for name in names]
                 fixed = self._fixed(index, names, held, step)
                 weights = fixed if step.scale is None else pull_weights(fixed, step.scale)
-                _lerp_(parameters, anchors, weights)
                 if correct is not None:
-                    correct(group, Pulled(parameters, states, anchors, fixed, step))
+                    correct(group, Pulled(parameters, states, anchors, weights, step))
+                _lerp_(parameters, anchors, weights)
 
     def _held(self, how: How) -> Held | None:
         """What the pulls of one kind hold together; joined anew when something changed."""

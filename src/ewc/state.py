@@ -16,7 +16,6 @@ from ewc.wells import Well
 FORMAT = 2
 READABLE = (1, 2)  # the first had no remainders
 FIELDS = ("precision", "anchor", "remainder")
-Shapes = Mapping[str, list[int]]
 
 
 def pack(total: Well, kept: Mapping[str, Well], values: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -36,12 +35,11 @@ def pack(total: Well, kept: Mapping[str, Well], values: Mapping[str, Any]) -> di
 
 
 def unpack(
-    state: Mapping[str, Tensor], shapes: Shapes, *, keep_tasks: bool
+    state: Mapping[str, Tensor], parameters: Mapping[str, Tensor], *, keep_tasks: bool
 ) -> tuple[Well, dict[str, Well], dict[str, Any]]:
     """Return the total well, the kept ones and the plain values; raise at the first mismatch.
 
-    `shapes` are those of the parameters that the memory may hold; those that it does hold must be
-    among them.
+    `parameters` are those that the memory may hold; those that it does hold must be among them.
     """
     if "values" not in state:
         raise ValueError(f"expected the state of an EWC memory, got the keys {list(state)[:3]}")
@@ -53,7 +51,7 @@ def unpack(
         for prefix, bottom in zip(_prefixes(values), values["bottoms"], strict=True)
     ]
     for well in wells:
-        _check_shapes(well, shapes)
+        _check_shapes(well, parameters)
     if values["keep_tasks"] != keep_tasks:
         raise ValueError(
             f"the state is of a memory with keep_tasks={values['keep_tasks']}, not {keep_tasks}"
@@ -86,20 +84,17 @@ def _unpack_well(prefix: str, state: Mapping[str, Tensor], bottom: float) -> Wel
     return Well(bottom=bottom, **fields)
 
 
-def _check_shapes(well: Well, shapes: Shapes) -> None:
+def _check_shapes(well: Well, parameters: Mapping[str, Tensor]) -> None:
     if well.precision.keys() != well.anchor.keys():
         raise ValueError(
             "the state is incomplete: expected a precision and an anchor for each parameter held"
         )
     for field in FIELDS:
         for name, tensor in getattr(well, field).items():
-            saved, now = list(tensor.shape), shapes.get(name)
-            if saved != now:
+            shape = tuple(parameters[name].shape) if name in parameters else None
+            if shape != tuple(tensor.shape):
+                now = "absent or left out" if shape is None else f"of shape {shape}"
                 raise ValueError(
                     "the state is of another architecture: "
-                    f"{name!r} was of shape {tuple(saved)} and is {_told(now)}"
+                    f"{name!r} was of shape {tuple(tensor.shape)} and is {now}"
                 )
-
-
-def _told(shape: list[int] | None) -> str:
-    return "absent or left out" if shape is None else f"of shape {tuple(shape)}"

@@ -3,7 +3,7 @@
 The proximal pull has its fixed point at the minimum of loss + penalty when η is the step that the
 optimizer takes for a weight in the long run: update = η · gradient. That is known for the
 optimizers below. Two of them do more with the gradients that they see, which are those of the loss
-alone, and are corrected after the pull.
+alone, and are corrected.
 """
 
 import inspect
@@ -20,7 +20,6 @@ How = Literal["proximal", "gradient"]
 TINY = 1e-36  # a moment so small is as good as zero: its root is far below any eps in use
 SMALLEST_EPS = 1e-30  # with eps=0 a weight that never had a gradient would be pulled by 0 / 0
 DEVIATION = 0.1  # the least deviation of gradients in centered RMSprop, relative to their mean
-SPARE_EVERY = 10  # steps, see `spare_decay`
 Group = Mapping[str, Any]
 State = Mapping[str, Tensor]
 
@@ -33,12 +32,12 @@ class StepSize(NamedTuple):
 
 
 class Pulled(NamedTuple):
-    """The held parameters of one group after their pull θ ← θ + K / (K + scale) (m − θ)."""
+    """The held parameters of one group between the optimizer's step and θ ← θ + w (m − θ)."""
 
     parameters: list[Tensor]
     states: list[State]
     anchors: list[Tensor]
-    stiffness: list[Tensor]  # K = rate · λ · P
+    weights: list[Tensor]
     step: StepSize
 
 
@@ -85,47 +84,40 @@ def adam_step_size(group: Group, parameters: Sequence[Tensor], states: Sequence[
     return StepSize(float(group["lr"]), scale)
 
 
-def spare_decay(group: Group, pulled: Pulled) -> None:
+def spare_decay(group: Group, about: Pulled) -> None:
     """Let AdamW's weight decay δ count as much as it would with the penalty in the loss.
 
     AdamW comes to rest where gradient + δ (√v + ε) θ = 0, with v the second moment of the whole
-    gradient. It saw that of the loss alone, ḡ on average, and not the pull q = λP (θ − m), which
-    would have made v = v̂ + q (2ḡ + q): less than v̂, as the two balance. What was decayed too much,
-    lr · δ · (√v̂ − √v) / (√v̂ + ε) of the weight, is given back, damped as the pull damps it: at
-    every tenth step, ten times as much, since it is tiny and takes longer than the pull.
+    gradient. It saw that of the loss alone, v̂, and not the pull, which balances the mean of it. In
+    terms of its own step A = lr · ḡ / (√v̂ + ε) and that of the pull D = w (θ − m),
+
+        v / v̂ = 1 + D (2A + D) / lr²
+
+    and lr · δ (1 − √(v / v̂)) of the weight was decayed too much: it is given back.
     """
     decay = float(group["weight_decay"])
-    if decay == 0 or not group.get("decoupled_weight_decay", False):
+    moved = [i for i, parameter in enumerate(about.parameters) if parameter.grad is not None]
+    if decay == 0 or not group.get("decoupled_weight_decay", False) or not moved:
         return
-    stepped = [
-        i
-        for i, (parameter, state) in enumerate(zip(pulled.parameters, pulled.states, strict=True))
-        if parameter.grad is not None and float(state["step"]) % SPARE_EVERY == 0
-    ]
-    if not stepped:
-        return
-    assert pulled.step.scale is not None
-    weights, anchors, stiffness, scale = (
-        [tensors[i] for i in stepped]
-        for tensors in (pulled.parameters, pulled.anchors, pulled.stiffness, pulled.step.scale)
+    assert about.step.scale is not None
+    rate = about.step.rate
+    parameters, anchors, weights, scale = (
+        [tensors[i] for i in moved]
+        for tensors in (about.parameters, about.anchors, about.weights, about.step.scale)
     )
-    states = [pulled.states[i] for i in stepped]
-    pull = torch._foreach_sub(weights, anchors)
-    torch._foreach_mul_(pull, stiffness)
-    torch._foreach_div_(pull, pulled.step.rate)
-    change = torch._foreach_div(
-        [state["exp_avg"].to(p.dtype) for state, p in zip(states, pull, strict=True)],
-        [correction / 2 for correction in _bias_corrections(float(group["betas"][0]), states)],
-    )
-    torch._foreach_add_(change, pull)
+    states = [about.states[i] for i in moved]
+    pull = torch._foreach_sub(parameters, anchors)
+    torch._foreach_mul_(pull, weights)
+    means = [state["exp_avg"].to(one.dtype) for state, one in zip(states, pull, strict=True)]
+    corrections = _bias_corrections(float(group["betas"][0]), states)
+    change = torch._foreach_addcdiv(pull, means, scale, [2 * rate / one for one in corrections])
     torch._foreach_mul_(change, pull)
-    torch._foreach_clamp_max_(change, 0.0)  # v <= v̂: where the two do not balance yet, let it be
-    root = torch._foreach_sub(scale, max(group["eps"], SMALLEST_EPS))
-    torch._foreach_addcmul_(change, root, root)
-    torch._foreach_sub_(root, _roots(change))
-    torch._foreach_div_(root, torch._foreach_add(stiffness, scale))
-    excess = SPARE_EVERY * pulled.step.rate * decay
-    torch._foreach_addcmul_(weights, weights, root, value=excess)
+    for one in change:  # at most 0: what does not balance is left as it is; and no root of 0
+        one.clamp_(-rate * rate * (1 - 1e-6), 0.0)
+    torch._foreach_add_(change, rate**2)
+    torch._foreach_sqrt_(change)
+    torch._foreach_sub_(change, rate)
+    torch._foreach_addcmul_(parameters, parameters, change, value=-decay)
 
 
 def rmsprop_step_size(
@@ -141,17 +133,17 @@ def rmsprop_step_size(
     return StepSize(float(group["lr"]) / _one_minus(float(group["momentum"])), scale)
 
 
-def keep_deviation(group: Group, pulled: Pulled) -> None:
+def keep_deviation(group: Group, about: Pulled) -> None:
     """Keep the deviation √(v − ḡ²) that centered RMSprop divides by at a tenth of |ḡ| or more.
 
     The pull balances a gradient that stays the same, and the deviation of such a gradient vanishes
     unless it is noisy: steps would grow without bound, and NaN when rounding gives less than zero.
     """
     if group["centered"]:
-        means = moments("grad_avg", pulled.parameters, pulled.states)
+        means = moments("grad_avg", about.parameters, about.states)
         least = torch._foreach_mul(means, means)
         torch._foreach_mul_(least, 1 + DEVIATION**2)
-        squares = moments("square_avg", pulled.parameters, pulled.states)
+        squares = moments("square_avg", about.parameters, about.states)
         torch._foreach_maximum_(squares, least)
 
 

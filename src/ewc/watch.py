@@ -62,7 +62,7 @@ class StrengthWatch:
         """Warn, once, if hardly anything of the step that was just taken survives the pull."""
         if "standstill" in told:
             return
-        pace = held.strength * max(float(group["lr"]) for group in optimizer.param_groups)
+        pace = held.strength * max(float(group.get("lr", 1.0)) for group in optimizer.param_groups)
         if self._seen is not None and self._seen[0] is held.well and pace <= GROWN * self._seen[1]:
             return
         self._seen = (held.well, pace)
