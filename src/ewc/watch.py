@@ -102,7 +102,8 @@ def surviving_share(optimizer: Optimizer, held: Held) -> float:
     names = {id(held.parameters[name]): name for name in held.well.precision}
     survived, total = 0.0, 0.0
     for group in optimizer.param_groups:
-        moved = [p for p in group["params"] if p.grad is not None]
+        if not (moved := [p for p in group["params"] if p.grad is not None]):
+            continue
         step = rule(group, moved, [optimizer.state.get(p, {}) for p in moved])
         for index, parameter in enumerate(moved):
             rate = step.rate if step.scale is None else step.rate / step.scale[index]
