@@ -159,8 +159,9 @@ class _SharedPull:
             factor = held.strength * (1.0 if scale is None else float(scale))
             factor = -factor if group.get("maximize", False) else factor
             for name in names:
-                parameter = held.parameters[name]
-                gradient = factor * held.well.precision[name] * held.well.distance(name, parameter)
+                # The anchor's remainder is left out: it shifts the rest point by a rounding of θ.
+                parameter, anchor = held.parameters[name], held.well.anchor[name]
+                gradient = factor * held.well.precision[name] * (parameter - anchor)
                 gradient = gradient.to(parameter.dtype)
                 if parameter.grad is None:
                     parameter.grad = gradient
