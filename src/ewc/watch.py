@@ -16,8 +16,8 @@ from ewc.warnings import warn_of_divergence, warn_of_standstill, warn_of_unowned
 from ewc.wells import Held, Well
 
 # The least `surviving_share` that passes without a warning. On permuted MNIST (784-200-200-10, SGD
-# at 0.1 with momentum 0.9 and Adam at 1e-3, λ from 1 to 1e8, a floor of 0 or 0.02) the next task was
-# learned wherever 0.22 or more survived, and not at all where 0.01 or less did.
+# at 0.1 with momentum 0.9 and Adam at 1e-3, λ from 1 to 1e8, a floor of 0 or 0.02) the next task
+# was learned wherever 0.22 or more survived, and not at all where 0.01 or less did.
 STANDSTILL = 0.1
 GROWN = 10.0  # times the lr · λ last looked at
 
