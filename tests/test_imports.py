@@ -9,8 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "ewc"
 
-ALGORITHM = {"importance", "memory", "step", "recognition", "perturbation"}
-ALGORITHM |= {"seeding", "selection", "state", "warnings", "wells"}  # helpers of the above
+ALGORITHM = {"importance", "memory", "pull", "step", "recognition", "perturbation"}
+ALGORITHM |= {"seeding", "selection", "state", "warnings", "watch", "wells"}  # helpers of the above
 WORLDS = {"supervised", "rl"}
 
 # What each room may import of this package, besides itself.

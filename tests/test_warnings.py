@@ -59,6 +59,16 @@ def test_an_optimizer_that_is_not_the_attached_one_is_told(model):
         memory.consolidate(batches())
 
 
+def test_a_penalty_that_is_only_looked_at_is_no_pull(model):
+    memory = EWC(model, strength=1.0)
+    memory.consolidate(batches())
+    move(model)
+    with torch.no_grad():
+        memory.penalty()
+    with pytest.warns(EWCWarning, match="nothing pulled"):
+        memory.consolidate(batches())
+
+
 @pytest.mark.parametrize("use", ["attach", "penalty", "strength 0", "still"])
 def test_silent_when_something_pulled_or_nothing_moved(model, use):
     memory = EWC(model, strength=0.0 if use == "strength 0" else 1.0)

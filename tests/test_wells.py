@@ -57,6 +57,24 @@ def test_float32_does_not_cancel(seed):
     torch.testing.assert_close(value, separate(pairs, points[0].double()), rtol=1e-4, atol=0)
 
 
+@given(st.integers(0, 2**31), st.sampled_from([1e-3, 1e-5, 1e-6]), st.integers(2, 30))
+def test_float32_is_as_good_as_separate_penalties_a_few_roundings_apart(seed, apart, tasks):
+    """At 1e-6 the rounding of the mean anchor alone would be worth up to a tenth of a distance."""
+    generator = torch.Generator().manual_seed(seed)
+    points = 1 + apart * torch.randn(tasks + 1, 50, generator=generator)
+    precisions = torch.rand(tasks, 50, generator=generator)
+    pairs = [(f.tolist(), a.tolist()) for f, a in zip(precisions, points[1:], strict=True)]
+    well = merged((make(*pair, dtype=torch.float32) for pair in pairs), decay=1.0)
+    theta = points[0].clone().requires_grad_()
+    exact = points[0].double().requires_grad_()
+    value, expected = energy(well, {"w": theta}), separate(pairs, exact)
+    torch.testing.assert_close(value.double(), expected, rtol=3e-6, atol=0)
+    (gradient,) = torch.autograd.grad(value, theta)
+    (gradient_expected,) = torch.autograd.grad(expected, exact)
+    error = (gradient.double() - gradient_expected).abs().max()
+    assert error <= 3e-6 * gradient_expected.abs().max()
+
+
 @given(wells, st.floats(0, 0.99), anchors)
 def test_decay_is_online_ewc(pairs, decay, point):
     """Schwarz et al. 2018: F* <- γ F* + F, anchored at the last solution."""

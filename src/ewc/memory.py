@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from ewc.importance import fisher_diagonal
 from ewc.importance.shape import shaped
+from ewc.pull import Pull
 from ewc.selection import (
     ParameterSelection,
     as_reusable,
@@ -26,9 +27,10 @@ from ewc.selection import (
     unwrap,
 )
 from ewc.state import pack, unpack
-from ewc.step import Held, How, Pull
+from ewc.step import How
 from ewc.warnings import fingerprint, warn_if_moved, warn_if_zero
-from ewc.wells import Holdings, Well, check_precision, fit, wide
+from ewc.watch import OwnerWatch
+from ewc.wells import Held, Holdings, Well, check_precision, fit, wide
 
 
 class EWC:
@@ -49,6 +51,10 @@ class EWC:
     With `keep_tasks` every task's own well is kept too, beside the weights or where wished
     (`keep_tasks="cpu"`). `without`, `forget` and consolidating a task again need it; the memory is
     then, to rounding, one built from the wells that remain, a task consolidated again the newest.
+
+    A copy (`copy.deepcopy`, pickle) has its own copy of the model, and is attached to those of its
+    optimizers that are copied along: `model, optimizer, memory = copy.deepcopy((model, optimizer,
+    memory))`.
     """
 
     def __init__(
@@ -71,6 +77,8 @@ class EWC:
         self._pulls: WeakKeyDictionary[Optimizer, Pull] = WeakKeyDictionary()
         # At the last consolidation; None once something pulled, or there is nothing to compare.
         self._last_weights: dict[str, tuple[float, float]] | None = None
+        self._told: set[str] = set()  # what it has warned of
+        self._owners = OwnerWatch()
         select_parameters(self._model, self._selection)
 
     @property
@@ -129,7 +137,7 @@ class EWC:
         return {name: tensor.clone() for name, tensor in fisher.items()}
 
     def anchor(self, precision: float | Mapping[str, Tensor], *, task: str | None = None) -> None:
-        """Hold the present weights with a given precision: one number, or a tensor a parameter.
+        """Hold the present weights with a given precision: one number, or a tensor per parameter.
 
         A number is the paper's L2 baseline: every weight counts the same.
         """
@@ -145,6 +153,8 @@ class EWC:
 
     def penalty(self) -> Tensor:
         """(strength / 2) Σ_t Σ_i F_ti (θ_i − θ*_ti)², to add to a loss instead of `attach`."""
+        if torch.is_grad_enabled():  # else it is only looked at, and pulls on nothing
+            self._last_weights = None
         return self._held().penalty()
 
     def attach(self, optimizer: Optimizer, how: How = "proximal") -> Pull:
@@ -153,7 +163,8 @@ class EWC:
         `"proximal"` takes the pull implicitly after the optimizer's step and is stable for every
         strength; it knows SGD (momentum, Nesterov), Adam, AdamW and RMSprop. `"gradient"` adds the
         penalty's gradient before the step, after any clipping, and works for every optimizer.
-        Weights without a gradient in a step are pulled too; frozen ones are not.
+        Weights without a gradient in a step are pulled too; frozen ones are not. Several memories
+        may be attached to one optimizer, and their penalties add up.
         """
         optimizer = getattr(optimizer, "optimizer", optimizer)  # inside a trainer's wrapper
         previous = self._pulls.get(optimizer)
@@ -166,12 +177,15 @@ class EWC:
             raise ValueError(
                 "expected an optimizer of the memory's parameters, but it holds none of them"
             )
-        self._pulls[optimizer] = Pull(optimizer, how, self._held)
+        self._pulls[optimizer] = Pull(optimizer, how, self._pulling, self._told)
         return self._pulls[optimizer]
 
     @contextmanager
     def without(self, *tasks: str) -> Iterator[None]:
-        """Leave the wells of these tasks out while the `with` block runs: a task trained again."""
+        """Leave the wells of these tasks out while the `with` block runs: a task trained again.
+
+        States and copies of the memory have all tasks.
+        """
         for task in tasks:
             self._check_kept(task)
         self._set_aside((*self._holdings.aside, *tasks))
@@ -188,27 +202,33 @@ class EWC:
         self._check_kept(task)
         self._holdings = self._holdings.forget(task, self._parameters())
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            **self.__dict__,
+            "_holdings": replace(self._holdings, aside=(), active=self._holdings.total),
+            "_pulls": dict(self._pulls),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._pulls = WeakKeyDictionary(state["_pulls"])
+
     def state_dict(self) -> dict[str, Tensor]:
         """Return the memory as a flat dict of tensors, for `torch.save` or safetensors alike."""
         parameters, held = self._parameters(), self._holdings
-        return pack(
-            fit(held.total, parameters),
-            {task: fit(well, parameters) for task, well in held.kept.items()},
-            {
-                "strength": self.strength,
-                "decay": self.decay,
-                "tasks": list(held.tasks),
-                "keep_tasks": self._keep_tasks,
-                "shapes": self._shapes(),
-            },
-        )
+        total = fit(held.total, parameters)
+        kept = {task: fit(well, parameters) for task, well in held.kept.items()}
+        values = {"strength": self.strength, "decay": self.decay, "keep_tasks": self._keep_tasks}
+        return pack(total, kept, {**values, "tasks": list(held.tasks)})
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over strength, decay and tasks; the model must have the shapes it had at saving.
+        """Take over strength, decay and tasks; what they hold must have the shape it had at saving.
 
-        To go on with a larger head, load first and let the head grow then.
+        To go on with a larger head, load first and let the head grow then. Parameters that the
+        state does not hold may be of any shape, new or gone.
         """
-        total, kept, values = unpack(state, self._shapes(), keep_tasks=self._keep_tasks)
+        matching = matching_parameters(self._model, self._selection)
+        total, kept, values = unpack(state, matching, keep_tasks=self._keep_tasks)
         parameters = self._parameters()
         holdings = replace(
             self._holdings,
@@ -235,10 +255,17 @@ class EWC:
         self._last_weights = fingerprint(selected)
 
     def _held(self) -> Held:
-        self._last_weights = None
         parameters = self._parameters()
         self._holdings = self._holdings.fit(parameters)
         return Held(parameters, self._holdings.active, self.strength)
+
+    def _pulling(self) -> Held:
+        """What is held, asked at a step of an attached optimizer."""
+        self._last_weights = None
+        held = self._held()
+        attached = (optimizer for optimizer, pull in self._pulls.items() if pull.attached)
+        self._owners.check(attached, held, self._told)
+        return held
 
     def _set_aside(self, tasks: tuple[str, ...]) -> None:
         self._holdings = replace(self._holdings, aside=tasks).activate(self._parameters())
@@ -248,10 +275,6 @@ class EWC:
 
     def _parameters(self) -> dict[str, nn.Parameter]:
         return dict(self._model.named_parameters())
-
-    def _shapes(self) -> dict[str, list[int]]:
-        matching = matching_parameters(self._model, self._selection)
-        return {name: list(p.shape) for name, p in matching.items()}
 
     def _new_name(self, task: str | None) -> str:
         if task is None:
@@ -266,9 +289,7 @@ class EWC:
 
     def _check_kept(self, task: str) -> None:
         if not self._keep_tasks:
-            raise RuntimeError(
-                "the wells of single tasks are kept only by EWC(..., keep_tasks=True)"
-            )
+            raise RuntimeError("single tasks are kept only by EWC(..., keep_tasks=True)")
         if task not in self.tasks:
             raise ValueError(f"expected one of the tasks held, {list(self.tasks)}, got {task!r}")
 

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from ewc.wells import Well
 
-FORMAT = 1
-Shapes = Mapping[str, list[int]]
+FORMAT = 2
+READABLE = (1, 2)  # the first had no remainders
+FIELDS = ("precision", "anchor", "remainder")
 
 
 def pack(total: Well, kept: Mapping[str, Well], values: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -34,59 +35,66 @@ def pack(total: Well, kept: Mapping[str, Well], values: Mapping[str, Any]) -> di
 
 
 def unpack(
-    state: Mapping[str, Tensor], shapes: Shapes, *, keep_tasks: bool
+    state: Mapping[str, Tensor], parameters: Mapping[str, Tensor], *, keep_tasks: bool
 ) -> tuple[Well, dict[str, Well], dict[str, Any]]:
-    """Return the total well, the kept ones and the plain values; raise at the first mismatch."""
+    """Return the total well, the kept ones and the plain values; raise at the first mismatch.
+
+    `parameters` are those that the memory may hold; those that it does hold must be among them.
+    """
     if "values" not in state:
         raise ValueError(f"expected the state of an EWC memory, got the keys {list(state)[:3]}")
     values: dict[str, Any] = json.loads(bytes(state["values"].tolist()))
-    if values["format"] != FORMAT:
-        raise ValueError(f"expected state format {FORMAT}, got {values['format']}")
-    _check_shapes(values["shapes"], shapes)
+    if values["format"] not in READABLE:
+        raise ValueError(f"expected a state of format {FORMAT}, got {values['format']}")
+    wells = [
+        _unpack_well(prefix, state, bottom)
+        for prefix, bottom in zip(_prefixes(values), values["bottoms"], strict=True)
+    ]
+    for well in wells:
+        _check_shapes(well, parameters)
     if values["keep_tasks"] != keep_tasks:
         raise ValueError(
             f"the state is of a memory with keep_tasks={values['keep_tasks']}, not {keep_tasks}"
         )
-    bottoms = values["bottoms"]
-    total = _unpack_well("total", state, shapes, bottoms[0])
-    kept = {
-        task: _unpack_well(f"task.{number}", state, shapes, bottom)
-        for number, (task, bottom) in enumerate(zip(values["tasks"], bottoms[1:], strict=False))
-    }
-    return total, kept, values
+    return wells[0], dict(zip(values["tasks"], wells[1:], strict=False)), values
+
+
+def _prefixes(values: Mapping[str, Any]) -> list[str]:
+    return ["total", *(f"task.{number}" for number in range(len(values["bottoms"]) - 1))]
 
 
 def _pack_well(prefix: str, well: Well) -> dict[str, Tensor]:
-    fields = {"precision": well.precision, "anchor": well.anchor}
     return {
         f"{prefix}.{field}.{name}": tensor.clone().contiguous()
-        for field, tensors in fields.items()
-        for name, tensor in tensors.items()
+        for field in FIELDS
+        for name, tensor in getattr(well, field).items()
     }
 
 
-def _unpack_well(prefix: str, state: Mapping[str, Tensor], shapes: Shapes, bottom: float) -> Well:
-    start = f"{prefix}.precision."
-    names = [key.removeprefix(start) for key in state if key.startswith(start)]
-    for name in names:
-        for field in ("precision", "anchor"):
-            _check_shape(name, list(state[f"{prefix}.{field}.{name}"].shape), shapes.get(name))
-    precision = {name: state[f"{prefix}.precision.{name}"].clone() for name in names}
-    anchor = {name: state[f"{prefix}.anchor.{name}"].clone() for name in names}
-    return Well(precision, anchor, bottom)
+def _unpack_well(prefix: str, state: Mapping[str, Tensor], bottom: float) -> Well:
+    fields: dict[str, dict[str, Tensor]] = {
+        field: {
+            key.removeprefix(start): tensor.clone()
+            for key, tensor in state.items()
+            if key.startswith(start)
+        }
+        for field in FIELDS
+        for start in [f"{prefix}.{field}."]
+    }
+    return Well(bottom=bottom, **fields)
 
 
-def _check_shapes(saved: Shapes, now: Shapes) -> None:
-    for name in {**saved, **now}:
-        _check_shape(name, saved.get(name), now.get(name))
-
-
-def _check_shape(name: str, saved: list[int] | None, now: list[int] | None) -> None:
-    if saved != now:
+def _check_shapes(well: Well, parameters: Mapping[str, Tensor]) -> None:
+    if well.precision.keys() != well.anchor.keys():
         raise ValueError(
-            f"the state is of another architecture: {name!r} was {_told(saved)} and is {_told(now)}"
+            "the state is incomplete: expected a precision and an anchor for each parameter held"
         )
-
-
-def _told(shape: list[int] | None) -> str:
-    return "absent" if shape is None else f"of shape {tuple(shape)}"
+    for field in FIELDS:
+        for name, tensor in getattr(well, field).items():
+            shape = tuple(parameters[name].shape) if name in parameters else None
+            if shape != tuple(tensor.shape):
+                now = "absent or left out" if shape is None else f"of shape {shape}"
+                raise ValueError(
+                    "the state is of another architecture: "
+                    f"{name!r} was of shape {tuple(tensor.shape)} and is {now}"
+                )

@@ -1,9 +1,9 @@
-"""The pull of a well on the weights, taken at every step of an optimizer through its step hooks.
+"""What an optimizer makes of a gradient, as far as the pull has to know.
 
-Proximal: after the optimizer's own step the pull is taken implicitly, θ ← (θ + ηλP m) / (1 + ηλP),
-which is stable for every λ. The fixed point is the minimum of loss + λ/2 Σ P (θ − m)² when η is the
-step that the optimizer takes for the weight in the long run: update = η · gradient. That is known
-for the optimizers below. Gradient: λP(θ − m) is added to the gradient, for any optimizer.
+The proximal pull has its fixed point at the minimum of loss + penalty when η is the step that the
+optimizer takes for a weight in the long run: update = η · gradient. That is known for the
+optimizers below. Two of them do more with the gradients that they see, which are those of the loss
+alone, and are corrected.
 """
 
 import inspect
@@ -11,28 +11,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import SGD, Adam, Optimizer, RMSprop
 
-from ewc.wells import Well, energy
+from ewc.wells import Held
 
 How = Literal["proximal", "gradient"]
 TINY = 1e-36  # a moment so small is as good as zero: its root is far below any eps in use
 SMALLEST_EPS = 1e-30  # with eps=0 a weight that never had a gradient would be pulled by 0 / 0
+DEVIATION = 0.1  # the least deviation of gradients in centered RMSprop, relative to their mean
 Group = Mapping[str, Any]
 State = Mapping[str, Tensor]
-
-
-class Held(NamedTuple):
-    """What pulls at this moment: the model's parameters by name, their well, and λ."""
-
-    parameters: Mapping[str, nn.Parameter]
-    well: Well
-    strength: float
-
-    def penalty(self) -> Tensor:
-        """Return (λ / 2) times the energy of the well."""
-        return self.strength / 2 * energy(self.well, self.parameters)
 
 
 class StepSize(NamedTuple):
@@ -42,110 +31,18 @@ class StepSize(NamedTuple):
     scale: list[Tensor] | None = None
 
 
+class Pulled(NamedTuple):
+    """The held parameters of one group between the optimizer's step and θ ← θ + w (m − θ)."""
+
+    parameters: list[Tensor]
+    states: list[State]
+    anchors: list[Tensor]
+    weights: list[Tensor]
+    step: StepSize
+
+
 StepSizeRule = Callable[[Group, Sequence[Tensor], Sequence[State]], StepSize]
-
-
-class Pull:
-    """A memory's pull on one optimizer: the handle that `EWC.attach` returns."""
-
-    def __init__(self, optimizer: Optimizer, how: How, held: Callable[[], Held]) -> None:
-        self._held = held
-        self._cache: dict[int, _Cached] = {}
-        if how == "proximal":
-            self._step_size = step_size_rule(optimizer)
-            self._hook = optimizer.register_step_post_hook(self._after_step)
-        elif how == "gradient":
-            self._hook = optimizer.register_step_pre_hook(self._before_step)
-        else:
-            raise ValueError(f"expected how='proximal' or how='gradient', got how={how!r}")
-        self.attached = True
-
-    def remove(self) -> None:
-        """Stop pulling. Removing twice is harmless."""
-        self._hook.remove()
-        self.attached = False
-
-    @torch.no_grad()
-    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        held = self._held()
-        if held.strength == 0 or _skipped(optimizer):
-            return
-        for index, group, names in _held_groups(optimizer, held):
-            parameters: list[Tensor] = [held.parameters[name] for name in names]
-            states = [optimizer.state.get(parameter, {}) for parameter in parameters]
-            step = self._step_size(group, parameters, states)
-            if step.rate > 0:
-                weights = self._pull_weights(index, names, held, step)
-                _lerp_(parameters, [held.well.anchor[name] for name in names], weights)
-
-    def _pull_weights(
-        self, index: int, names: list[str], held: Held, step: StepSize
-    ) -> list[Tensor]:
-        """`pull_weights` of a group; what stays the same from step to step is computed once."""
-        key = (names, step.rate * held.strength)
-        cached = self._cache.get(index)
-        if cached is None or cached.well is not held.well or cached.key != key:
-            fixed = stiffness([held.well.precision[name] for name in names], key[1])
-            if step.scale is None:
-                fixed = pull_weights(fixed, 1.0)
-            self._cache[index] = cached = _Cached(held.well, key, fixed)
-        return cached.fixed if step.scale is None else pull_weights(cached.fixed, step.scale)
-
-    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        if closure is None:
-            self._add_to_gradients(optimizer)
-            return None
-
-        def pulled_closure() -> Any:
-            # The closure makes the gradients anew, and line searches need the whole objective.
-            loss = closure()
-            held = self._add_to_gradients(optimizer)
-            with torch.no_grad():
-                return loss if loss is None else loss + held.penalty()
-
-        return args[:1], {**kwargs, "closure": pulled_closure}
-
-    @torch.no_grad()
-    def _add_to_gradients(self, optimizer: Optimizer) -> Held:
-        held = self._held()
-        if held.strength == 0:
-            return held
-        for _, group, names in _held_groups(optimizer, held):
-            # Still to come: the division by a GradScaler's scale if fused, the sign if maximizing.
-            scale = getattr(optimizer, "grad_scale", None)
-            factor = held.strength * (1.0 if scale is None else float(scale))
-            factor = -factor if group.get("maximize", False) else factor
-            for name in names:
-                parameter, anchor = held.parameters[name], held.well.anchor[name]
-                gradient = factor * held.well.precision[name] * (parameter - anchor)
-                gradient = gradient.to(parameter.dtype)
-                if parameter.grad is None:
-                    parameter.grad = gradient
-                elif parameter.grad.is_sparse:
-                    parameter.grad.add_(gradient.to_sparse(parameter.grad.sparse_dim()))
-                else:
-                    parameter.grad.add_(gradient)
-        return held
-
-
-class _Cached(NamedTuple):
-    well: Well
-    key: tuple[list[str], float]
-    fixed: list[Tensor]
-
-
-def stiffness(precisions: list[Tensor], factor: float) -> list[Tensor]:
-    """Return K = factor · P, kept finite: beyond 1e30 a pull is as rigid as it can be."""
-    return list(torch._foreach_clamp_max(torch._foreach_mul(precisions, min(factor, 1e30)), 1e30))
-
-
-def pull_weights(stiffness: list[Tensor], scale: list[Tensor] | float) -> list[Tensor]:
-    """Return w = ηλP / (1 + ηλP) = K / (K + scale), for the pull θ ← θ + w (m − θ).
-
-    K is rate · λ · P and η = rate / scale, see `StepSize`.
-    """
-    return list(torch._foreach_div(stiffness, torch._foreach_add(stiffness, scale)))
+Correction = Callable[[Group, Pulled], None]
 
 
 def step_size_rule(optimizer: Optimizer) -> StepSizeRule:
@@ -156,22 +53,20 @@ def step_size_rule(optimizer: Optimizer) -> StepSizeRule:
     rules below take.
     """
     own: StepSizeRule | None = getattr(optimizer, "step_size", None)
-    if own is not None:
-        return own
-    for step, rule in _RULES.items():
-        if inspect.unwrap(type(optimizer).step) is inspect.unwrap(step):
-            return rule
-    raise ValueError(
-        "how='proximal' knows the steps of SGD, Adam, AdamW and RMSprop, not those of "
-        f"{type(optimizer).__name__}; use attach(optimizer, how='gradient'), "
-        "or give it a method step_size(group, parameters, states) -> ewc.step.StepSize"
-    )
+    rule = own or _RULES.get(inspect.unwrap(type(optimizer).step))
+    if rule is None:
+        raise ValueError(
+            "how='proximal' knows the steps of SGD, Adam, AdamW and RMSprop, not those of "
+            f"{type(optimizer).__name__}; use attach(optimizer, how='gradient'), "
+            "or give it a method step_size(group, parameters, states) -> ewc.step.StepSize"
+        )
+    return rule
 
 
 def sgd_step_size(group: Group, parameters: Sequence[Tensor], states: Sequence[State]) -> StepSize:
     """η = lr; with momentum μ and dampening d, lr (1 − d) / (1 − μ), Nesterov or not.
 
-    A gradient that stays the same moves the weight by that much a step once the buffer is full.
+    A gradient that stays the same moves the weight by that much per step once the buffer is full.
     """
     momentum = float(group["momentum"])
     if momentum == 0:
@@ -182,12 +77,47 @@ def sgd_step_size(group: Group, parameters: Sequence[Tensor], states: Sequence[S
 def adam_step_size(group: Group, parameters: Sequence[Tensor], states: Sequence[State]) -> StepSize:
     """η = lr / (√v̂ + ε), with v̂ the bias-corrected second moment (its maximum with amsgrad)."""
     key = "max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"
-    beta = float(group["betas"][1])
     scale = _roots(moments(key, parameters, states))
-    corrections = [1 - beta ** float(state["step"]) if state else 1.0 for state in states]
+    corrections = _bias_corrections(float(group["betas"][1]), states)
     torch._foreach_mul_(scale, [correction**-0.5 for correction in corrections])
     torch._foreach_add_(scale, max(group["eps"], SMALLEST_EPS))
     return StepSize(float(group["lr"]), scale)
+
+
+def spare_decay(group: Group, about: Pulled) -> None:
+    """Let AdamW's weight decay δ count as much as it would with the penalty in the loss.
+
+    AdamW comes to rest where gradient + δ (√v + ε) θ = 0, with v the second moment of the whole
+    gradient. It saw that of the loss alone, v̂, and not the pull, which balances the mean of it. In
+    terms of its own step A = lr · ḡ / (√v̂ + ε) and that of the pull D = w (θ − m),
+
+        v / v̂ = 1 + D (2A + D) / lr²
+
+    and lr · δ (1 − √(v / v̂)) of the weight was decayed too much: it is given back.
+    """
+    decay = float(group["weight_decay"])
+    moved = [i for i, parameter in enumerate(about.parameters) if parameter.grad is not None]
+    if decay == 0 or not group.get("decoupled_weight_decay", False) or not moved:
+        return
+    assert about.step.scale is not None
+    rate = about.step.rate
+    parameters, anchors, weights, scale = (
+        [tensors[i] for i in moved]
+        for tensors in (about.parameters, about.anchors, about.weights, about.step.scale)
+    )
+    states = [about.states[i] for i in moved]
+    pull = torch._foreach_sub(parameters, anchors)
+    torch._foreach_mul_(pull, weights)
+    means = [state["exp_avg"].to(one.dtype) for state, one in zip(states, pull, strict=True)]
+    corrections = _bias_corrections(float(group["betas"][0]), states)
+    change = torch._foreach_addcdiv(pull, means, scale, [2 * rate / one for one in corrections])
+    torch._foreach_mul_(change, pull)
+    for one in change:  # at most 0: what does not balance is left as it is; and no root of 0
+        one.clamp_(-rate * rate * (1 - 1e-6), 0.0)
+    torch._foreach_add_(change, rate**2)
+    torch._foreach_sqrt_(change)
+    torch._foreach_sub_(change, rate)
+    torch._foreach_addcmul_(parameters, parameters, change, value=-decay)
 
 
 def rmsprop_step_size(
@@ -198,42 +128,54 @@ def rmsprop_step_size(
     if group["centered"]:
         means = moments("grad_avg", parameters, states)
         squares = list(torch._foreach_addcmul(squares, means, means, value=-1.0))
-        torch._foreach_clamp_min_(squares, 0.0)
     scale = _roots(squares)
     torch._foreach_add_(scale, max(group["eps"], SMALLEST_EPS))
     return StepSize(float(group["lr"]) / _one_minus(float(group["momentum"])), scale)
 
 
+def keep_deviation(group: Group, about: Pulled) -> None:
+    """Keep the deviation √(v − ḡ²) that centered RMSprop divides by at a tenth of |ḡ| or more.
+
+    The pull balances a gradient that stays the same, and the deviation of such a gradient vanishes
+    unless it is noisy: steps would grow without bound, and NaN when rounding gives less than zero.
+    """
+    if group["centered"]:
+        means = moments("grad_avg", about.parameters, about.states)
+        least = torch._foreach_mul(means, means)
+        torch._foreach_mul_(least, 1 + DEVIATION**2)
+        squares = moments("square_avg", about.parameters, about.states)
+        torch._foreach_maximum_(squares, least)
+
+
 _RULES: dict[Callable[..., Any], StepSizeRule] = {
-    SGD.step: sgd_step_size,
-    Adam.step: adam_step_size,
-    RMSprop.step: rmsprop_step_size,
+    inspect.unwrap(SGD.step): sgd_step_size,
+    inspect.unwrap(Adam.step): adam_step_size,
+    inspect.unwrap(RMSprop.step): rmsprop_step_size,
+}
+CORRECTIONS: dict[StepSizeRule, Correction] = {
+    adam_step_size: spare_decay,
+    rmsprop_step_size: keep_deviation,
 }
 
 
-def _one_minus(momentum: float) -> float:
-    if momentum >= 1:
-        raise ValueError(f"expected momentum < 1 for how='proximal', got {momentum}")
-    return 1 - momentum
+def stable_below(optimizer: Optimizer, group: Group) -> float:
+    """Return the lr · λ · P from which on an explicit pull overshoots ever further.
+
+    That is 2 for SGD, 2 (1 + μ) / (1 − d) with momentum μ and dampening d, and with Nesterov's
+    2 (1 + μ) / (1 + 2μ). Others divide by the size of the gradient, or are not known.
+    """
+    if not isinstance(optimizer, SGD):
+        return float("inf")
+    momentum = float(group["momentum"])
+    if momentum == 0:
+        return 2.0
+    if group["nesterov"]:
+        return 2 * (1 + momentum) / (1 + 2 * momentum)
+    remainder = 1 - float(group["dampening"])
+    return 2 * (1 + momentum) / remainder if remainder > 0 else float("inf")
 
 
-def moments(key: str, parameters: Sequence[Tensor], states: Sequence[State]) -> list[Tensor]:
-    """The optimizer's moments; zero, as in the optimizer, for a weight that was never stepped."""
-    return [
-        state[key] if state else torch.zeros_like(parameter)
-        for parameter, state in zip(parameters, states, strict=True)
-    ]
-
-
-def _roots(moments: Sequence[Tensor]) -> list[Tensor]:
-    # On CPUs the root of zero, the moment of a dead unit's weights, takes six times as long.
-    return [
-        moment.to(torch.promote_types(moment.dtype, torch.float32)).clamp_min(TINY).sqrt_()
-        for moment in moments
-    ]
-
-
-def _held_groups(optimizer: Optimizer, held: Held) -> Iterator[tuple[int, Group, list[str]]]:
+def held_groups(optimizer: Optimizer, held: Held) -> Iterator[tuple[int, Group, list[str]]]:
     """The optimizer's groups that the well holds parameters of: index, group, their names."""
     names = {
         id(held.parameters[name]): name
@@ -245,17 +187,27 @@ def _held_groups(optimizer: Optimizer, held: Held) -> Iterator[tuple[int, Group,
             yield index, group, held_here
 
 
-def _skipped(optimizer: Optimizer) -> bool:
-    """Whether a GradScaler let a fused optimizer do nothing in this step."""
-    found_inf = getattr(optimizer, "found_inf", None)
-    return found_inf is not None and bool(found_inf)
+def moments(key: str, parameters: Sequence[Tensor], states: Sequence[State]) -> list[Tensor]:
+    """The optimizer's moments; zero, as in the optimizer, for a weight that was never stepped."""
+    return [
+        state[key] if state else torch.zeros_like(parameter)
+        for parameter, state in zip(parameters, states, strict=True)
+    ]
 
 
-def _lerp_(parameters: list[Tensor], anchors: list[Tensor], weights: list[Tensor]) -> None:
-    """θ ← θ + w (m − θ), computed in the anchors' type."""
-    pairs = list(zip(parameters, anchors, strict=True))
-    targets = [p if p.dtype == anchor.dtype else p.to(anchor.dtype) for p, anchor in pairs]
-    torch._foreach_lerp_(targets, anchors, weights)
-    for parameter, target in zip(parameters, targets, strict=True):
-        if target is not parameter:
-            parameter.copy_(target)
+def _one_minus(momentum: float) -> float:
+    if momentum >= 1:
+        raise ValueError(f"expected momentum < 1 for how='proximal', got {momentum}")
+    return 1 - momentum
+
+
+def _bias_corrections(beta: float, states: Sequence[State]) -> list[float]:
+    return [1 - beta ** float(state["step"]) if state else 1.0 for state in states]
+
+
+def _roots(moments: Sequence[Tensor]) -> list[Tensor]:
+    # On CPUs the root of zero, the moment of a dead unit's weights, takes six times as long.
+    return [
+        moment.to(torch.promote_types(moment.dtype, torch.float32)).clamp_min(TINY).sqrt_()
+        for moment in moments
+    ]

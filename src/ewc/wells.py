@@ -1,35 +1,52 @@
 """Quadratic wells: what a task leaves behind, and how wells add up to one.
 
-A sum of quadratics is a quadratic: whatever the number of tasks, two tensors a parameter and one
-number hold it exactly. Instead of ΣF and ΣFθ* the pair (precision, anchor) = (ΣF, ΣFθ*/ΣF) is kept,
-and instead of ΣFθ*² what is left at the bottom of the well, so that nothing cancels in float32.
+A sum of quadratics is a quadratic: whatever the number of tasks, two tensors per parameter and one
+number hold it. Instead of ΣF and ΣFθ* the pair (precision, anchor) = (ΣF, ΣFθ*/ΣF) is kept, and
+instead of ΣFθ*² what is left at the bottom of the well, so that nothing cancels in float32. The
+mean of several anchors is rounded; where they lie so close together that this would show, a third
+tensor keeps the remainder.
 Wells are never changed in place: a new one takes the place of the old.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, reduce
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
 class Well:
-    """The quadratic E(θ) = Σ_i precision_i (θ_i − anchor_i)² + bottom, by parameter name."""
+    """E(θ) = Σ_i precision_i (θ_i − anchor_i − remainder_i)² + bottom, by parameter name.
+
+    The remainder is about one rounding of the anchor; a parameter that is not in it has none.
+    """
 
     precision: Mapping[str, Tensor] = field(default_factory=dict)
     anchor: Mapping[str, Tensor] = field(default_factory=dict)
     bottom: float = 0.0
+    remainder: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def distance(self, name: str, parameter: Tensor) -> Tensor:
+        """Return θ − anchor − remainder of one parameter, in the type of the anchor."""
+        distance = parameter.to(self.anchor[name].dtype) - self.anchor[name]
+        return distance.sub_(self.remainder[name]) if name in self.remainder else distance
+
+    def map(self, change: Callable[[str, Tensor], Tensor]) -> "Well":
+        """Return the well with each of its tensors replaced by `change(name, tensor)`."""
+        return Well(
+            {name: change(name, tensor) for name, tensor in self.precision.items()},
+            {name: change(name, tensor) for name, tensor in self.anchor.items()},
+            self.bottom,
+            {name: change(name, tensor) for name, tensor in self.remainder.items()},
+        )
 
     def to(self, device: torch.device) -> "Well":
         """Return the well with its tensors on `device`."""
-        return Well(
-            {name: tensor.to(device) for name, tensor in self.precision.items()},
-            {name: tensor.to(device) for name, tensor in self.anchor.items()},
-            self.bottom,
-        )
+        return self.map(lambda name, tensor: tensor.to(device))
 
 
 @dataclass(frozen=True)
@@ -80,10 +97,48 @@ class Holdings:
         return replace(self, active=active, total=self.total if self.aside else active)
 
 
+class Held(NamedTuple):
+    """What pulls at this moment: the model's parameters by name, their well, and λ."""
+
+    parameters: Mapping[str, nn.Parameter]
+    well: Well
+    strength: float
+
+    def penalty(self) -> Tensor:
+        """Return (λ / 2) times the energy of the well."""
+        return self.strength / 2 * energy(self.well, self.parameters)
+
+
+def joined(several: Sequence[Held]) -> Held:
+    """Return what several memories hold as one well: Σ λP around the mean of their anchors.
+
+    Parameters are matched by identity, as the memories may know them by different names.
+    """
+    strength = max(held.strength for held in several)
+    names: dict[int, str] = {}
+    parameters: dict[str, nn.Parameter] = {}
+    total = Well()
+    for number, held in enumerate(several):
+        factor, well = held.strength / strength, held.well  # at most 1: no precision overflows
+        new = {
+            name: names.setdefault(id(held.parameters[name]), f"{number}.{name}")
+            for name in well.precision
+        }
+        parameters |= {new[name]: held.parameters[name] for name in new}
+        scaled = Well(
+            {new[name]: factor * tensor for name, tensor in well.precision.items()},
+            {new[name]: tensor for name, tensor in well.anchor.items()},
+            factor * well.bottom,
+            {new[name]: tensor for name, tensor in well.remainder.items()},
+        )
+        total = add(total, scaled)
+    return Held(parameters, total, strength)
+
+
 def energy(well: Well, parameters: Mapping[str, Tensor]) -> Tensor:
-    """E(θ) = Σ_i precision_i (θ_i − anchor_i)² + bottom, differentiable in the parameters."""
+    """Return E(θ) of the well, differentiable in the parameters."""
     terms = [
-        (well.precision[name] * (p.to(well.anchor[name].dtype) - well.anchor[name]).square()).sum()
+        (well.precision[name] * well.distance(name, p).square()).sum()
         for name, p in parameters.items()
         if name in well.precision
     ]
@@ -105,14 +160,31 @@ def add(a: Well, b: Well) -> Well:
     """
     precision = {**a.precision, **b.precision}
     anchor = {**a.anchor, **b.anchor}
+    remainder = {**a.remainder, **b.remainder}
     bottoms = [a.bottom, b.bottom]
     for name in a.precision.keys() & b.precision.keys():
         precision[name] = a.precision[name] + b.precision[name]
         share = (b.precision[name] / precision[name]).nan_to_num(nan=0.0)  # 0/0: held by neither
         anchor[name] = torch.lerp(a.anchor[name], b.anchor[name], share)
-        apart = a.anchor[name] - b.anchor[name]
+        # The mean once more, measured from its rounded value: differences of neighbours are exact.
+        from_a, from_b = (well.distance(name, anchor[name]).neg_() for well in (a, b))
+        remainder[name] = torch.lerp(from_a, from_b, share)
+        apart = from_a - from_b
         bottoms.append(float((a.precision[name] * share * apart.square()).sum()))
-    return Well(precision, anchor, math.fsum(bottoms))  # the same in whatever order
+        if _energy_error(precision[name], remainder[name], bottoms[-1]) < 8:
+            del remainder[name]
+    return Well(precision, anchor, math.fsum(bottoms), remainder)  # the same in whatever order
+
+
+def _energy_error(precision: Tensor, remainder: Tensor, bottom: float) -> float:
+    """Return by how many roundings of its value E could be off without the remainder r.
+
+    |ΔE| / E <= 2 Σ P |r| |θ − m| / (Σ P (θ − m)² + bottom) <= √(Σ P r² / bottom), for every θ.
+    """
+    lost = float((precision * remainder.square()).sum())
+    if lost == 0:
+        return 0.0
+    return math.sqrt(lost / bottom) / torch.finfo(remainder.dtype).eps if bottom > 0 else math.inf
 
 
 def succeed(old: Well, new: Well, decay: float) -> Well:
@@ -123,7 +195,8 @@ def succeed(old: Well, new: Well, decay: float) -> Well:
     precision = {name: decay * tensor for name, tensor in old.precision.items()}
     for name, tensor in new.precision.items():
         precision[name] = precision[name] + tensor if name in precision else tensor
-    return Well(precision, {**old.anchor, **new.anchor})
+    remainder = {name: tensor for name, tensor in old.remainder.items() if name not in new.anchor}
+    return Well(precision, {**old.anchor, **new.anchor}, remainder={**remainder, **new.remainder})
 
 
 def fit(well: Well, parameters: Mapping[str, Tensor]) -> Well:
@@ -135,11 +208,7 @@ def fit(well: Well, parameters: Mapping[str, Tensor]) -> Well:
     # called at every step: the anchor is made with the precision, so one of them tells
     if all(_fits(tensor, name, parameters) for name, tensor in well.precision.items()):
         return well
-    return Well(
-        {name: _fitted(tensor, name, parameters) for name, tensor in well.precision.items()},
-        {name: _fitted(tensor, name, parameters) for name, tensor in well.anchor.items()},
-        well.bottom,
-    )
+    return well.map(lambda name, tensor: _fitted(tensor, name, parameters))
 
 
 def check_precision(

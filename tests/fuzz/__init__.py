@@ -1,0 +1,1 @@
+"""Random programs and models against slow, obvious references; `python -m fuzz` runs many."""

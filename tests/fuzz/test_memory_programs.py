@@ -1,0 +1,137 @@
+"""Programs for the memory: a fixed budget of them, and that what is broken is found and shown."""
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+import ewc.memory
+import ewc.pull
+import ewc.step
+import ewc.wells
+from ewc.wells import Holdings, Well
+from fuzz.memory_programs import Mismatch, Operation, execute, program, run, shrink
+
+PROGRAMS, PARTS = 150, 6
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_the_memory_equals_a_dict_of_tasks(part: int) -> None:
+    for seed in range(part, PROGRAMS, PARTS):
+        run(seed)
+
+
+def test_a_seed_is_always_the_same_program() -> None:
+    assert program(3) == program(3)
+    assert program(3) != program(4)
+
+
+def without_bottom(monkeypatch: pytest.MonkeyPatch) -> None:
+    add = ewc.wells.add
+    monkeypatch.setattr(ewc.wells, "add", lambda a, b: dataclasses.replace(add(a, b), bottom=0.0))
+
+
+def without_forgetting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forget(self: Holdings, task: str, parameters: object) -> Holdings:
+        kept = {name: well for name, well in self.kept.items() if name != task}
+        return dataclasses.replace(self, tasks=tuple(kept), kept=kept)
+
+    monkeypatch.setattr(Holdings, "forget", forget)
+
+
+def with_the_last_memory_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ewc.pull, "joined", lambda several: several[-1])
+
+
+def with_momentum_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    def plain(group: dict, parameters: object, states: object) -> ewc.step.StepSize:
+        return ewc.step.StepSize(group["lr"])
+
+    monkeypatch.setattr(ewc.step, "_RULES", dict.fromkeys(ewc.step._RULES, plain))
+
+
+def without_corrections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ewc.pull, "CORRECTIONS", {})
+
+
+def with_copies_that_do_not_pull(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = ewc.pull.Pull.__getstate__
+    monkeypatch.setattr(
+        ewc.pull.Pull, "__getstate__", lambda self: {**state(self), "optimizer": None}
+    )
+
+
+def with_grown_parts_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted = ewc.wells._fitted
+
+    def held(tensor: object, name: str, parameters: dict) -> object:
+        old = fitted(tensor, name, parameters)
+        return old.where(old != 0, 0.1) if old.shape != tensor.shape else old
+
+    monkeypatch.setattr(ewc.wells, "_fitted", held)
+
+
+def with_tasks_left_out_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Holdings, "activate", lambda self, parameters: self)
+
+
+def with_loaded_tasks_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    unpack = ewc.memory.unpack
+
+    def empty(*args: object, **options: object) -> tuple[Well, dict[str, Well], dict]:
+        _, kept, values = unpack(*args, **options)
+        return Well(), kept, values
+
+    monkeypatch.setattr(ewc.memory, "unpack", empty)
+
+
+@pytest.mark.parametrize(
+    "breaking",
+    [
+        without_bottom,
+        without_forgetting,
+        with_the_last_memory_alone,
+        with_momentum_ignored,
+        without_corrections,
+        with_copies_that_do_not_pull,
+        with_grown_parts_held,
+        with_tasks_left_out_for_ever,
+        with_loaded_tasks_lost,
+    ],
+)
+def test_a_broken_memory_is_found_and_its_program_shrunk(
+    breaking: Callable[[pytest.MonkeyPatch], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    breaking(monkeypatch)
+    found = next(seed for seed in range(PROGRAMS) if fails(program(seed)))
+    smallest = shrink(found)
+    assert len(smallest) <= 8
+    assert "\n".join(map(str, smallest)) in capsys.readouterr().out
+    with pytest.raises(Mismatch):
+        execute(smallest)
+    for left_out in range(len(smallest)):  # nothing in it could be spared
+        assert not fails(smallest[:left_out] + smallest[left_out + 1 :])
+    monkeypatch.undo()
+    execute(smallest)
+
+
+def fails(operations: list[Operation]) -> bool:
+    try:
+        execute(operations)
+    except Mismatch:
+        return True
+    return False
+
+
+def test_a_mismatch_reads_as_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_bottom(monkeypatch)
+    found = next(seed for seed in range(PROGRAMS) if fails(program(seed)))
+    with pytest.raises(Mismatch, match=r"(?s)memory\(strength=.*anchor\(memory=0, task=.*-> the p"):
+        run(found)
+
+
+def test_shrinking_needs_a_failure() -> None:
+    with pytest.raises(ValueError, match="a seed whose program fails, got 0"):
+        shrink(0)
