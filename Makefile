@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # Into the environment that the target's stamp lies in.
 PIP = $(@D)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: help demo test check format bench clean
+.PHONY: help demo test check format bench fuzz clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ format: $(VENV)/.dev ## format the code and mend what lint can mend
 
 bench: $(BENCH)/.bench ## measure the Fisher, the pull and the training loop beside other libraries
 	$(BENCH)/bin/python -m benchmarks $(ONLY)
+
+fuzz: $(VENV)/.dev ## random models and memory programs beside slow references (an hour; FUZZ=--help)
+	cd tests && ../$(BIN)/python -m fuzz $(FUZZ)
 
 clean: ## remove environments and caches; runs are kept
 	rm -rf $(VENV) $(BENCH) .venv-versions .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -75,11 +75,15 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine.multiprocessing, "get_context", lambda kind: fork)
 
 
-def resume(run: Path, data: Path) -> int:
-    options = ["--lr", "0.3", "--methods", *METHODS, "--checkpoint-seconds", "0", "--resume"]
+def start(run: Path, data: Path, *more: str) -> int:
+    options = ["--lr", "0.3", "--methods", *METHODS, "--checkpoint-seconds", "0", *more]
     return main(
         ["run", "learning-curves", "--data", str(data), "--out", str(run), *FLAGS, *options]
     )
+
+
+def resume(run: Path, data: Path) -> int:
+    return start(run, data, "--resume")
 
 
 def stop_halfway(run: Path, whole: Path, data: Path) -> None:
@@ -117,7 +121,7 @@ def test_damage_is_noticed_or_harmless(
     tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole, halfway = tmp_path / "whole", tmp_path / "halfway"
-    assert resume(whole, data) == 0
+    assert start(whole, data) == 0
     stop_halfway(halfway, whole, data)
     expected = metrics(whole)
     for seed in range(TRIALS):
