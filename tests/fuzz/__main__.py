@@ -10,6 +10,8 @@ import os
 import sys
 import time
 
+from fuzz.seeds import RUNS, check
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="fuzz", description=__doc__)
