@@ -254,7 +254,7 @@ class _FisherPass:
 
     def mixes(self, batch: Batch, full: Probe) -> bool:
         """Whether the last sample has another output alone."""
-        alone = batch.pick([batch.size - 1]).outputs(self.model)
+        alone = batch.take(batch.size - 1, batch.size).outputs(self.model)
         rounding = Rounding(full.output, full.graph.rounding)
         return not rounding.explains(alone[0], full.output[-1])
 

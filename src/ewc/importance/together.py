@@ -2,6 +2,8 @@
 rules.
 """
 
+from functools import cached_property
+
 from torch import Tensor
 
 from ewc.importance.binders import bind, padding_row
@@ -21,7 +23,7 @@ class BatchWork:
         }
         self.squared: dict[int, Tensor] = {}
 
-    @property
+    @cached_property
     def single(self) -> list[tuple[int, Tensor, Rule]]:
         """Parameters whose squares can be taken at the only operation that uses them."""
         found = []
@@ -66,14 +68,13 @@ class BatchWork:
 
     def add(self, grads: dict[int, Tensor]) -> None:
         """Square the gradients of one cotangent at each operation."""
-        single = self.single
-        for node in {node for node, _, rule in single if rule.separable}:
+        for node in {node for node, _, rule in self.single if rule.separable}:
             # the other factor of a separable square is the same for every cotangent
             grad = grads[node]
             self.squared[node] = (
                 self.squared[node].addcmul_(grad, grad) if node in self.squared else grad.square()
             )
-        for node, total, rule in single:
+        for node, total, rule in self.single:
             if not rule.separable:
                 rule.add_squares(total, grads[node])
         for name in self.plan.summed:
