@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 import torch
-from fuzz import models
 from torch import Tensor, nn
 
 import ewc
+from fuzz import models
 
 SEEDS = 240
 PARTS = 8
