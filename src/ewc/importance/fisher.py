@@ -303,10 +303,11 @@ class _FisherPass:
             work.leave_out([name for name in self.doubted[graph.key] if name in work.uses])
             rest = list(vectors) if plan.alone else vectors
             work.add(grads)
+            del grads  # it is as large as all results of the batch
             for vector in rest:
                 work.add(work.pull_back(output, vector.to(output.dtype)))
             work.finish()
-        del output, graph, work, grads
+        del output, graph, work
         if plan.alone:
             for n in range(batch.size):
                 one = [vector[n : n + 1] for vector in (first, *rest)]
