@@ -37,15 +37,18 @@ fuzz: $(VENV)/.dev ## random models and memory programs beside slow references (
 clean: ## remove environments and caches; runs are kept
 	rm -rf $(VENV) $(BENCH) .venv-versions .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-$(VENV)/.core $(BENCH)/.core: pyproject.toml constraints.txt
+# Two distributions: the library at the root, the paper in src/ewc_paper.
+$(VENV)/.core $(BENCH)/.core: pyproject.toml src/ewc_paper/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(v < (3, 11) and \
 	  "ewc needs Python 3.11 or later, found %d.%d: call make PYTHON=python3.11" % v)'
 	$(PYTHON) -m venv $(@D)
-	$(PIP) --editable .
+	$(PIP) --editable . --editable src/ewc_paper
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.core
+	$(PIP) --editable '.[dev]' --editable 'src/ewc_paper[games,tensorboard]'
+	@touch $@
+
 $(BENCH)/.bench: $(BENCH)/.core
-$(VENV)/.dev $(BENCH)/.bench:
-	$(PIP) --editable '.[$(@F:.%=%)]'
+	$(PIP) --editable '.[bench]' --editable 'src/ewc_paper[atari]'
 	@touch $@

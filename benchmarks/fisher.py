@@ -13,8 +13,8 @@ from benchmarks.models import CASES, Batches, Case, total_cross_entropy
 from benchmarks.peers import EMPIRICAL, EXACT, Fisher, FisherFunction, Peer, samples_in
 from benchmarks.tables import Row, Table
 from benchmarks.timing import best_seconds, seconds
-from ewc.importance import fisher_diagonal
-from ewc.importance.likelihood import Kind
+from ewc.fisher import fisher_diagonal
+from ewc.fisher.likelihood import Kind
 
 CHECKED_SAMPLES = 4  # the values of other libraries are compared on so many
 AGREEMENT = 1e-4  # relative, of the norm; rounding to float32 is far below

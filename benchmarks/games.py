@@ -12,8 +12,8 @@ from typing import Any
 from benchmarks.libraries import library
 from benchmarks.tables import Row, Table
 from benchmarks.timing import best_seconds, ratios
-from ewc.rl.continual import ContinualLearner
-from ewc.rl.settings import Settings
+from ewc_paper.games.config import Settings
+from ewc_paper.games.learner import ContinualLearner
 
 STEPS, ROUNDS, HISTORY = 256, 4, 1_000
 COMMON: dict[str, Any] = {

@@ -15,7 +15,7 @@ from benchmarks.fisher import our_fisher, plain
 from benchmarks.models import dqn, dqn_batch
 from benchmarks.tables import Row, Table
 from benchmarks.timing import one_thread
-from ewc.importance.likelihood import Kind
+from ewc.fisher.likelihood import Kind
 
 BATCH_SIZE = 1024
 PLAIN = "plain"

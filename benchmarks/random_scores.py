@@ -8,8 +8,8 @@ import argparse
 
 import numpy as np
 
-from ewc.rl.games import Game, make_game
-from ewc.rl.minatar import GAMES
+from ewc_paper.games.worlds.game import Game, make_game
+from ewc_paper.games.worlds.minatar import GAMES
 
 
 def main() -> None:

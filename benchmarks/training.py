@@ -16,11 +16,11 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmarks.libraries import library
 from benchmarks.tables import Row, Table
 from benchmarks.timing import best_seconds, ratios
-from ewc.supervised.data import Split, load
-from ewc.supervised.network import mlp
-from ewc.supervised.permuted import PermutedTasks
-from ewc.supervised.recipe import Recipe
-from ewc.supervised.training import Learner
+from ewc_paper.mnist.config import Recipe
+from ewc_paper.mnist.data import Split, load
+from ewc_paper.mnist.learner import Learner
+from ewc_paper.mnist.network import mlp
+from ewc_paper.mnist.tasks import PermutedTasks
 
 SAMPLES, BATCH_SIZE, ROUNDS = 20_000, 128, 5
 MATRIX_PRODUCTS = ("aten::addmm", "aten::mm")

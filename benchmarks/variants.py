@@ -12,10 +12,10 @@ from typing import Any
 from torch.nn.functional import cross_entropy
 
 from benchmarks.timing import one_thread
-from ewc.supervised.data import load
-from ewc.supervised.permuted import PermutedTasks
-from ewc.supervised.recipe import Recipe
-from ewc.supervised.training import FISHER_BATCH, Learner
+from ewc_paper.mnist.config import Recipe
+from ewc_paper.mnist.data import load
+from ewc_paper.mnist.learner import FISHER_BATCH, Learner
+from ewc_paper.mnist.tasks import PermutedTasks
 
 RECIPE: dict[str, Any] = {
     "tasks": 10,

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import torch
 
-from ewc.experiments.schematic import Schematic, TwoParameters
-from ewc.report.schematic import plot
-from ewc.report.style import axes, save
+from ewc_paper.experiments.schematic.figure import plot
+from ewc_paper.experiments.schematic.run import Schematic, TwoParameters
+from ewc_paper.figures.style import axes, save
 
 torch.set_num_threads(1)
 

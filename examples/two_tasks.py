@@ -4,7 +4,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import ewc
-from ewc.supervised.data import load
+from ewc_paper.mnist.data import load
 
 mnist, shuffle = load(), torch.randperm(784)
 model = torch.nn.Sequential(torch.nn.Linear(784, 400), torch.nn.ReLU(), torch.nn.Linear(400, 10))

@@ -1,4 +1,4 @@
-"""Imports go one way, down to the algorithm, which needs torch and numpy alone."""
+"""Imports go one way: the paper imports the library, never the reverse; in each, downwards only."""
 
 import ast
 import sys
@@ -7,55 +7,53 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1] / "src" / "ewc"
+SOURCE = Path(__file__).parents[1] / "src"
 
-ALGORITHM = {"importance", "memory", "pull", "step", "recognition", "perturbation"}
-ALGORITHM |= {"seeding", "selection", "state", "warnings", "watch", "wells"}  # helpers of the above
-WORLDS = {"supervised", "rl"}
-
-# What each room may import of this package, besides itself.
-ALLOWED = {
-    "__init__": ALGORITHM,
-    **dict.fromkeys(ALGORITHM | WORLDS, ALGORITHM),
-    "runs": ALGORITHM | WORLDS,
-    "experiments": ALGORITHM | WORLDS | {"runs"},
-    "report": ALGORITHM | {"runs"},
-    "__main__": {"cli"},
-    "terminal": set(),
-    "cli": ALGORITHM | WORLDS | {"runs", "experiments", "report", "terminal"},
+# The rooms of each package, from the lowest to the highest. A room imports from those before it.
+ROOMS = {
+    "ewc": (
+        *("warnings", "parameters", "fisher", "wells", "serialization"),
+        *("step_size", "pull_checks", "pull", "memory", "perturbation", "recognition", "__init__"),
+    ),
+    "ewc_paper": (
+        *("__init__", "errors", "seeding", "terminal", "options", "runs", "mnist", "games"),
+        *("figures", "experiments", "live", "cli", "__main__"),
+    ),
 }
-FILES = sorted(ROOT.rglob("*.py"))
+FILES = sorted(file for package in ROOMS for file in (SOURCE / package).rglob("*.py"))
 
 
-def room(file: Path) -> str:
-    return file.relative_to(ROOT).with_suffix("").parts[0]
+def room(file: Path) -> tuple[str, str]:
+    """The package of a file, and its room there."""
+    package, first, *_ = file.relative_to(SOURCE).with_suffix("").parts
+    return package, first
 
 
 def imported(file: Path) -> Iterator[str]:
     """The absolute dotted names that a file imports, at its top or within a function."""
-    package = ("ewc", *file.relative_to(ROOT).parts[:-1])
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else ()
-            module = ".".join([*base, *filter(None, [node.module])])
-            yield from (f"{module}.{alias.name}" for alias in node.names)
+            assert node.level == 0, f"{file} has a relative import: write it in full"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def place(file: Path) -> str:
+    return str(file.relative_to(SOURCE))
+
+
+@pytest.mark.parametrize("file", FILES, ids=place)
 def test_a_room_imports_only_from_below(file: Path) -> None:
-    assert room(file) in ALLOWED, f"{room(file)} is in no layer: add it to the table above"
-    rooms = {name.split(".")[1] for name in imported(file) if name.startswith("ewc.")}
-    beyond = (rooms & ALLOWED.keys()) - ALLOWED[room(file)] - {room(file)}
-    assert not beyond, f"{file.relative_to(ROOT)} imports {beyond}, which lie above or beside it"
+    package, own = room(file)
+    rooms = ROOMS[package]
+    assert own in rooms, f"{own} has no place in {package}: add it to the table above"
+    used = {name.split(".")[1] for name in imported(file) if name.startswith(f"{package}.")}
+    beyond = (used & set(rooms)) - set(rooms[: rooms.index(own) + 1])
+    assert not beyond, f"{place(file)} imports {beyond}, which lie above it"
 
 
-@pytest.mark.parametrize(
-    "file",
-    [file for file in FILES if room(file) in ALGORITHM],
-    ids=lambda file: str(file.relative_to(ROOT)),
-)
-def test_the_algorithm_needs_torch_and_numpy_alone(file: Path) -> None:
+@pytest.mark.parametrize("file", [file for file in FILES if room(file)[0] == "ewc"], ids=place)
+def test_the_library_needs_torch_and_numpy_alone(file: Path) -> None:
     roots = {name.split(".")[0] for name in imported(file)}
-    assert roots <= sys.stdlib_module_names | {"ewc", "torch", "numpy"}
+    assert roots <= sys.stdlib_module_names | {"ewc", "torch", "numpy", "safetensors"}

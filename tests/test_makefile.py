@@ -4,6 +4,7 @@ The benchmarks need libraries that break the tests: avalanche brings a torchvisi
 the CPU build of torch, and then transformers no longer imports. So each has its own environment.
 """
 
+import re
 import subprocess
 import tomllib
 from pathlib import Path
@@ -19,7 +20,8 @@ if [ "$1 $2" = "-m venv" ]; then mkdir -p "$3/bin" && cp "$0" "$3/bin/python"; f
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+    (tmp_path / "src" / "ewc_paper").mkdir(parents=True)
+    for name in ("Makefile", "pyproject.toml", "src/ewc_paper/pyproject.toml", "constraints.txt"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     (tmp_path / "recorder").write_text(RECORDER)
     (tmp_path / "recorder").chmod(0o755)
@@ -36,11 +38,22 @@ def make(clone: Path, *targets: str) -> list[str]:
 
 def installed(calls: list[str]) -> list[tuple[str, str]]:
     """Environment and requirement of every installation."""
-    return [(call.split("/bin/")[0], call.split()[-1]) for call in calls if " install " in call]
+    return [
+        (call.split("/bin/")[0], requirement)
+        for call in calls
+        if " install " in call
+        for requirement in re.findall(r"--editable (\S+)", call)
+    ]
 
 
-BENCH = [(".venv-bench", "."), (".venv-bench", ".[bench]")]
-DEV = [(".venv", "."), (".venv", ".[dev]")]
+BENCH = [
+    (".venv-bench", requirement)
+    for requirement in (".", "src/ewc_paper", ".[bench]", "src/ewc_paper[atari]")
+]
+DEV = [
+    (".venv", requirement)
+    for requirement in (".", "src/ewc_paper", ".[dev]", "src/ewc_paper[games,tensorboard]")
+]
 
 
 def test_the_tests_after_the_benchmarks_have_an_environment_of_their_own(clone: Path) -> None:

@@ -16,20 +16,20 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ewc.importance import fisher_diagonal
-from ewc.importance.shape import shaped
-from ewc.pull import Pull
-from ewc.selection import (
+from ewc.fisher import fisher_diagonal
+from ewc.fisher.scaling import shaped
+from ewc.parameters import (
     ParameterSelection,
     as_reusable,
     matching_parameters,
     select_parameters,
     unwrap,
 )
-from ewc.state import pack, unpack
-from ewc.step import How
+from ewc.pull import Pull
+from ewc.pull_checks import OwnerWatch
+from ewc.serialization import pack, unpack
+from ewc.step_size import How
 from ewc.warnings import fingerprint, warn_if_moved, warn_if_zero
-from ewc.watch import OwnerWatch
 from ewc.wells import Held, Holdings, Well, check_precision, fit, wide
 
 

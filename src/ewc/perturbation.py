@@ -11,7 +11,7 @@ from typing import Literal, Self, get_args
 import torch
 from torch import Generator, Tensor, nn
 
-from ewc.selection import ParameterSelection, select_parameters
+from ewc.parameters import ParameterSelection, select_parameters
 from ewc.wells import check_precision
 
 Shape = Literal["uniform", "inverse-fisher", "nullspace"]

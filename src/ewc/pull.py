@@ -1,9 +1,9 @@
 """The pull of wells on the weights, taken at every step of an optimizer through its step hooks.
 
 Proximal: after the optimizer's own step the pull is taken implicitly, θ ← (θ + ηλP m) / (1 + ηλP),
-which is stable for every λ; `ewc.step` knows η. Several memories on one optimizer pull in one such
-step, with Σ λP for λP and Σ λP m for λP m. Gradient: λP (θ − m) is added to the gradient, for any
-optimizer.
+which is stable for every λ; `ewc.step_size` knows η. Several memories on one optimizer pull in one
+such step, with Σ λP for λP and Σ λP m for λP m. Gradient: λP (θ − m) is added to the gradient, for
+any optimizer.
 """
 
 import weakref
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ewc.step import CORRECTIONS, How, Pulled, StepSize, held_groups, step_size_rule
-from ewc.watch import StrengthWatch
+from ewc.pull_checks import StrengthWatch
+from ewc.step_size import CORRECTIONS, How, Pulled, StepSize, held_groups, step_size_rule
 from ewc.wells import Held, Well, joined
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-import ewc.importance
+import ewc.fisher
 from benchmarks import __main__ as command
 from benchmarks import fisher, step
 from benchmarks.libraries import MissingLibrary, library
@@ -87,7 +87,7 @@ def test_the_fisher_is_measured_beside_a_plain_pass() -> None:
 @pytest.mark.parametrize("peer", [batch_of_one, torch_func])
 def test_peers_of_torch_alone_agree_with_ours(peer) -> None:
     model, batches = TINY.make()
-    ours = ewc.importance.fisher_diagonal(model, batches, kind="empirical")
+    ours = ewc.fisher.fisher_diagonal(model, batches, kind="empirical")
     _, difference = fisher.largest_difference(peer(model)(batches), ours)
     assert difference < 1e-5
 

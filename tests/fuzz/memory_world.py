@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ewc.memory import EWC
+from ewc.parameters import select_parameters
 from ewc.pull import Pull
-from ewc.selection import select_parameters
 
 from .memory_parts import OPTIMIZERS, Network, drawn
 from .memory_reference import NaiveMemory, Tensors, naive_step

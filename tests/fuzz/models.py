@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 import torch
-from reference import EXACT, batch_of_one_fisher, the_target
+from support.reference import EXACT, batch_of_one_fisher, the_target
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint

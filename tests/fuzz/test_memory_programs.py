@@ -7,7 +7,7 @@ import pytest
 
 import ewc.memory
 import ewc.pull
-import ewc.step
+import ewc.step_size
 import ewc.wells
 from ewc.wells import Holdings, Well
 from fuzz.memory_programs import Mismatch, Operation, execute, program, run, shrink
@@ -44,10 +44,10 @@ def with_the_last_memory_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def with_momentum_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    def plain(group: dict, parameters: object, states: object) -> ewc.step.StepSize:
-        return ewc.step.StepSize(group["lr"])
+    def plain(group: dict, parameters: object, states: object) -> ewc.step_size.StepSize:
+        return ewc.step_size.StepSize(group["lr"])
 
-    monkeypatch.setattr(ewc.step, "_RULES", dict.fromkeys(ewc.step._RULES, plain))
+    monkeypatch.setattr(ewc.step_size, "_RULES", dict.fromkeys(ewc.step_size._RULES, plain))
 
 
 def without_corrections(monkeypatch: pytest.MonkeyPatch) -> None:

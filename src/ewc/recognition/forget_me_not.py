@@ -27,10 +27,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .frames import check_frame, downscaled, to_levels
-from .markov import Floats, normalized, switched
-from .multinomials import Evidence, Multinomials
-from .settings import Settings
+from ewc.recognition.config import Settings
+from ewc.recognition.frames import check_frame, downscaled, to_levels
+from ewc.recognition.markov import Floats, normalized, switched
+from ewc.recognition.multinomials import Evidence, Multinomials
 
 
 class ForgetMeNot:

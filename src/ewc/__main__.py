@@ -1,8 +1,0 @@
-"""`python -m ewc`: the command line."""
-
-import sys
-
-from ewc.cli import main
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,272 @@
+"""One batch, however a loader spells it: positional or keyword inputs, and targets where there are
+any.
+
+Accepted: `(inputs, targets)`, `inputs`, `(inputs,)`, `((first, second), targets)`, or a mapping for
+models called with keywords, in which `labels` are the targets. Every tensor has the samples in its
+first dimension. A list without tensors (of strings, of lengths) with one item per sample, or such
+an array of NumPy, is cut into samples too; other values are the same for all samples.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ewc.fisher.likelihood import IGNORE
+
+PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # there is little that PyTorch does with them
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs of `size` samples, their targets, and the name of the batch for errors."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    targets: Tensor | None
+    mask: Tensor | None
+    size: int
+    where: str
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
+        """The batch with each of its tensors replaced."""
+        args, kwargs = _map_tensors(self.args, function), _map_tensors(self.kwargs, function)
+        targets = None if self.targets is None else function(self.targets)
+        mask = None if self.mask is None else function(self.mask)
+        return replace(self, args=args, kwargs=kwargs, targets=targets, mask=mask)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All tensors that hold samples, always in the same order."""
+        found: list[Tensor] = []
+
+        def note(tensor: Tensor) -> Tensor:
+            found.append(tensor)
+            return tensor
+
+        self.map(note)
+        return found
+
+    def take(self, start: int, stop: int) -> "Batch":
+        """The samples `start` to `stop`."""
+        return self._chosen(slice(start, stop), stop - start)
+
+    def pick(self, samples: list[int]) -> "Batch":
+        """Some samples, in this order."""
+        return self._chosen(samples, len(samples))
+
+    def _chosen(self, which: slice | list[int], size: int) -> "Batch":
+        return replace(
+            self,
+            args=_choose(self.args, which, self.size),
+            kwargs=_choose(self.kwargs, which, self.size),
+            targets=_choose(self.targets, which, self.size),
+            mask=_choose(self.mask, which, self.size),
+            size=size,
+        )
+
+    @property
+    def joinable(self) -> bool:
+        """Whether it may wait for the next batches: its tensors can be copied side by side, and all
+        else is a plain value, which the loader cannot change meanwhile.
+        """
+        return _joinable((self.args, self.kwargs, self.targets, self.mask), self.size)
+
+    def fits(self, other: "Batch") -> bool:
+        """Whether the two (both joinable) differ in nothing but their samples."""
+        return bool(_kinds(self) == _kinds(other))
+
+    def outputs(self, model: nn.Module) -> Tensor:
+        """The model's output tensor: itself, its `logits`, or the first of a tuple."""
+        out: Any = model(*self.args, **self.kwargs)
+        if isinstance(out, Mapping) and "logits" in out:
+            out = out["logits"]
+        elif hasattr(out, "logits"):
+            out = out.logits
+        elif isinstance(out, tuple | list) and out:
+            out = out[0]
+        if not isinstance(out, Tensor) or out.ndim < 1 or out.shape[0] != self.size:
+            came = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+            raise ValueError(
+                f"the model must return a tensor with {self.size} samples first; "
+                f"for {self.where} it gave {came}"
+            )
+        return out
+
+
+def read_batches(batches: Iterable[Any], model: nn.Module) -> Iterator[Batch]:
+    """Each item of `batches` as a `Batch` on the model's device."""
+    if isinstance(batches, Tensor | Mapping | str):
+        raise TypeError(
+            f"batches must be an iterable of batches, not a {type(batches).__name__}: "
+            "wrap it in a list"
+        )
+    device = _device_of(model)
+    for index, item in enumerate(batches):
+        yield _read_batch(item, model, device, f"batch {index}")
+
+
+def _read_batch(item: Any, model: nn.Module, device: torch.device | None, where: str) -> Batch:
+    """Sort one item of a loader into inputs and targets."""
+    if device is not None:
+        item = _map_tensors(item, lambda tensor: tensor.to(device, non_blocking=True))
+    targets: Any = None
+    mask = None
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    inputs = item
+    if isinstance(item, tuple | list):
+        if len(item) not in (1, 2):
+            raise ValueError(
+                f"{where} has {len(item)} items, but (inputs, targets) was expected: "
+                "put several inputs in a tuple, ((first, second), targets)"
+            )
+        inputs, targets = (item[0], None) if len(item) == 1 else item
+    if isinstance(inputs, Mapping):
+        kwargs = dict(inputs)
+        targets, mask = _keyword_targets(model, kwargs, targets)
+    else:
+        args = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    if targets is not None and not isinstance(targets, Tensor):
+        raise TypeError(f"targets must be a tensor; {where} has a {type(targets).__name__}")
+    if targets is not None and targets.dtype in UNSIGNED:
+        targets = targets.long()
+    return Batch(args, kwargs, targets, mask, _size_of((args, kwargs, targets), where), where)
+
+
+def _keyword_targets(
+    model: nn.Module, kwargs: dict[str, Any], targets: Any
+) -> tuple[Any, Tensor | None]:
+    """Take `labels` out of the keywords (the loss is ours) and say which positions count.
+
+    An encoder-decoder makes its decoder's inputs of the labels, so there they stay among the
+    keywords. Without labels the attention mask says which positions count.
+    """
+    labels = kwargs.get("labels", targets)
+    if not _encoder_decoder(model):
+        kwargs.pop("labels", None)
+    if isinstance(labels, Tensor) and labels.ndim == 2 and _predicts_next(model):
+        labels = torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], IGNORE)], dim=1)
+    mask = kwargs.get("attention_mask")
+    if isinstance(mask, Tensor) and labels is None and mask.ndim == 2:
+        return labels, mask.bool()
+    return labels, None
+
+
+def _encoder_decoder(model: nn.Module) -> bool:
+    return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
+
+
+def _predicts_next(model: nn.Module) -> bool:
+    """A causal language model of Transformers shifts the labels within its loss function.
+
+    That function is also the default of a class that Transformers does not know; such a one does
+    not generate.
+    """
+    loss = getattr(getattr(model, "loss_function", None), "__name__", None)
+    generates = bool(getattr(model, "can_generate", bool)())
+    return loss == "ForCausalLMLoss" and generates and not _encoder_decoder(model)
+
+
+def _size_of(tensors: Any, where: str) -> int:
+    sizes: list[int] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        if tensor.ndim:
+            sizes.append(tensor.size(0))  # a nested tensor has no shape
+        return tensor
+
+    _map_tensors(tensors, note)
+    if not sizes or sizes[0] == 0:
+        raise ValueError(
+            f"{where} is empty: expected tensors with at least one sample in their first dimension"
+        )
+    if len(set(sizes)) > 1:
+        raise ValueError(
+            "every tensor of a batch must have the samples first; "
+            f"{where} has first dimensions {sizes}"
+        )
+    return sizes[0]
+
+
+def _map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
+    if isinstance(value, Tensor):
+        return function(value) if value.ndim else value
+    if isinstance(value, Mapping):
+        return {key: _map_tensors(item, function) for key, item in value.items()}
+    if isinstance(value, tuple | list) and _has_tensors(value):
+        return tuple(_map_tensors(item, function) for item in value)
+    return value
+
+
+def _has_tensors(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if isinstance(value, tuple | list):
+        return any(map(_has_tensors, value))
+    return isinstance(value, Tensor)
+
+
+def _choose(value: Any, which: slice | list[int], size: int) -> Any:
+    """Some samples of all that has one item per sample."""
+    if isinstance(value, Tensor):
+        return _choose_rows(value, which) if value.ndim else value
+    if isinstance(value, Mapping):
+        return {key: _choose(item, which, size) for key, item in value.items()}
+    if isinstance(value, tuple | list) and _has_tensors(value):
+        return tuple(_choose(item, which, size) for item in value)
+    if not _per_sample(value, size):
+        return value
+    if isinstance(value, np.ndarray) or isinstance(which, slice):
+        return value[which]
+    return type(value)(value[n] for n in which)
+
+
+def _choose_rows(tensor: Tensor, which: slice | list[int]) -> Tensor:
+    if tensor.is_sparse:
+        rows = torch.arange(tensor.shape[0], device=tensor.device)[which]
+        return tensor.index_select(0, rows)
+    if not tensor.is_nested:
+        return tensor[which]
+    parts = tensor.unbind()
+    chosen = list(parts[which]) if isinstance(which, slice) else [parts[n] for n in which]
+    return torch.nested.as_nested_tensor(chosen, layout=tensor.layout)
+
+
+def _per_sample(value: Any, size: int) -> bool:
+    """A list, or a tuple of more than plain numbers (which may be a size), or an array."""
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0 and len(value) == size
+    if isinstance(value, tuple) and all(isinstance(item, int | float) for item in value):
+        return False
+    return isinstance(value, tuple | list) and type(value) in (tuple, list) and len(value) == size
+
+
+def _joinable(value: Any, size: int) -> bool:
+    if isinstance(value, Tensor):
+        return value.ndim > 0 and value.layout == torch.strided and not value.is_nested
+    if isinstance(value, Mapping):
+        return all(_joinable(item, size) for item in value.values())
+    if isinstance(value, tuple | list):
+        fixed = isinstance(value, tuple) and not _per_sample(value, size)
+        return (fixed or _has_tensors(value)) and all(_joinable(item, size) for item in value)
+    return isinstance(value, PLAIN)
+
+
+def _kinds(batch: Batch) -> Any:
+    """What all samples of the batch share: the structure, and the shape and type of each tensor."""
+
+    def kind(tensor: Tensor) -> Any:
+        return tensor.shape[1:], tensor.dtype
+
+    return _map_tensors((batch.args, batch.kwargs, batch.targets, batch.mask), kind)
+
+
+def _device_of(model: nn.Module) -> torch.device | None:
+    """The model's device, or None where it is spread over several and places its inputs itself."""
+    devices = {parameter.device for parameter in model.parameters()}
+    return devices.pop() if len(devices) == 1 else None

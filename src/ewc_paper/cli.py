@@ -1,0 +1,276 @@
+"""The command line: `ewc run NAME`, `ewc list`, `ewc figure DIR`.
+
+What needs torch is imported where it is used: help takes no time.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import Field, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import ewc_paper
+from ewc_paper.errors import Interrupted, RunError
+from ewc_paper.experiments import EXPERIMENTS, SUMMARIES
+from ewc_paper.options import check_options, flag, kind_of, option, plain
+from ewc_paper.terminal import complain, console, guarded, printable
+
+if TYPE_CHECKING:
+    from ewc_paper.experiments.experiment import Config
+    from ewc_paper.runs.directory import RunDirectory
+    from ewc_paper.runs.engine import Part, Report
+
+DESCRIPTION = """Run the experiments on elastic weight consolidation, go on with a run that was
+stopped, and draw its figures. `ewc list` says what there is, `ewc run NAME --help` the options."""
+DEFAULT_PRESET = "quick"
+
+
+@dataclass(frozen=True)
+class Running:
+    """How an experiment is run, which does not change its results."""
+
+    workers: int = option(2, "processes of one thread each", low=1, high=1024)
+    checkpoint_seconds: float = option(30.0, "time between checkpoints", low=0, high=86_400)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the arguments ask; an error that a person can act on is one line.
+
+    The exit code is 2 for options that do not fit, when nothing was written, 130 for a run that was
+    interrupted, and 1 for other errors.
+    """
+    given = sys.argv[1:] if arguments is None else arguments
+
+    def command() -> int:
+        options = build_parser(given).parse_args(given)
+        return int(options.do(options))
+
+    return guarded(command, (RunError,))
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, where argparse would print all options before it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of these arguments: it has the options of the experiments that they name."""
+    parser = Parser(prog="ewc", description=DESCRIPTION)
+    parser.add_argument("--version", action="version", version=f"ewc {ewc_paper.__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="run an experiment, or go on with one")
+    names = run.add_subparsers(required=True, metavar="NAME")
+    for name, summary in SUMMARIES.items():
+        experiment = names.add_parser(name, help=summary, description=summary)
+        if name in arguments:
+            _add_options(experiment, EXPERIMENTS[name])
+
+    commands.add_parser("list", help="list the experiments").set_defaults(do=list_experiments)
+
+    figure = commands.add_parser("figure", help="redraw the figure of a run, without training")
+    figure.add_argument("directory", metavar="DIR", help="the run directory")
+    figure.set_defaults(do=draw_figures)
+    return parser
+
+
+def _add_options(parser: argparse.ArgumentParser, experiment: "type[Config]") -> None:
+    parser.set_defaults(do=run_experiment, experiment=experiment)
+    parser.add_argument(
+        "--preset", choices=experiment.presets, help=f"scale (default: {DEFAULT_PRESET})"
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", help="run directory (default: runs/NAME/PRESET-SEED)"
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on with the run in that directory, with the options that it was started with; "
+        "in the default directory, start one if there is none",
+    )
+    for one in fields(Running):
+        _add_option(parser, one, f"default: {plain(one.default)}")
+    parser.add_argument("--tensorboard", action="store_true", help="also write TensorBoard events")
+    group = parser.add_argument_group("options of the experiment")
+    for one in fields(experiment):
+        _add_option(group, one, _defaults(one, experiment))
+
+
+def _defaults(one: Field[Any], experiment: "type[Config]") -> str:
+    """The default of an option, by preset where they differ."""
+    values = {
+        preset: plain(chosen.get(one.name, one.default))
+        for preset, chosen in experiment.presets.items()
+    }
+    if len(set(values.values())) == 1:
+        return f"default: {values[DEFAULT_PRESET]}"
+    return ", ".join(f"{preset}: {value}" for preset, value in values.items())
+
+
+def _add_option(group: Any, one: Field[Any], default: str) -> None:
+    group.add_argument(
+        flag(one.name),
+        default=argparse.SUPPRESS,
+        help=f"{one.metadata['help']} ({default})".replace("%", "%%"),
+        **_reading(one),
+    )
+
+
+def _reading(one: Field[Any]) -> dict[str, Any]:
+    """How argparse reads an option: a switch, one value or several."""
+    if isinstance(one.default, bool):
+        return {"action": argparse.BooleanOptionalAction}
+    kind, choices = kind_of(one), one.metadata["choices"]
+    return {
+        "type": kind,
+        "nargs": "+" if isinstance(one.default, tuple) else None,
+        "choices": choices,
+        "metavar": None if choices else kind.__name__.upper(),
+    }
+
+
+def _given(options: argparse.Namespace, names: type) -> dict[str, Any]:
+    """The options of a dataclass that were given."""
+    return {
+        one.name: tuple(value) if isinstance(value := vars(options)[one.name], list) else value
+        for one in fields(names)
+        if one.name in vars(options)
+    }
+
+
+def run_experiment(options: argparse.Namespace) -> int:
+    """Run an experiment to its end and show it; options are checked before anything is written."""
+    from ewc_paper.games.replay import ReplayError
+    from ewc_paper.live.progress import display
+    from ewc_paper.live.tensorboard import Events, NoEvents
+    from ewc_paper.runs.engine import run_parts
+
+    try:
+        running = Running(**_given(options, Running))
+        check_options(running)
+        run, config = _plan(options)
+        parts = config.parts()
+        _try_out(run, parts, running, tensorboard=options.tensorboard)
+    except RunError as error:
+        complain(str(error))
+        return 2
+    run.start(config.to_dict(), resume=options.resume)
+    events = Events(run.path / "tensorboard") if options.tensorboard else NoEvents()
+    terminal = console()
+    try:
+        with run.locked(), display([part.name for part in parts], terminal) as shown:
+
+            def tell(report: "Report") -> None:
+                shown(report)
+                events(report)
+
+            run_parts(
+                run,
+                parts,
+                workers=min(running.workers, len(parts)),
+                checkpoint_seconds=running.checkpoint_seconds,
+                show=tell,
+            )
+    except Interrupted:
+        print(f"interrupted; go on with: ewc run {config.name} --out {run.path} --resume")
+        return 130
+    except (ReplayError, FloatingPointError) as error:
+        raise RunError(str(error)) from error
+    return show(run)
+
+
+def _plan(options: argparse.Namespace) -> "tuple[RunDirectory, Config]":
+    """Where a run is written and what it does: as asked, or as the run there was started."""
+    from ewc_paper.runs.directory import RunDirectory
+
+    experiment: type[Config] = options.experiment
+    changes = _given(options, experiment)
+    preset = options.preset or DEFAULT_PRESET
+    if options.out == "":
+        raise RunError("--out must name a directory, got an empty text")
+    seed = {"seed": 0, **experiment.presets[preset], **changes}["seed"]
+    run = RunDirectory(options.out or Path("runs") / experiment.name / f"{preset}-{seed}")
+    if options.resume and (run.path / "config.json").is_file():
+        return run, _resumed(run, experiment, options.preset, changes)
+    found = {file.name for file in run.path.iterdir()} if run.path.is_dir() else set()
+    killed_at_its_start = found == {"config.new"}
+    if options.resume and options.out and not killed_at_its_start:
+        raise RunError(f"{run.path} holds no run to resume: leave out --resume to start one there")
+    if options.resume and found and not killed_at_its_start:
+        raise RunError(f"{run.path} is not empty and holds no run: choose another --out")
+    return run, experiment.preset(preset, **changes)
+
+
+def _resumed(
+    run: "RunDirectory", experiment: "type[Config]", preset: str | None, changes: dict[str, Any]
+) -> "Config":
+    """The options that the run was started with; refuses if others are given."""
+    stored = run.config()
+    if stored.get("experiment") != experiment.name:
+        raise RunError(
+            f"{run.path} holds a run of {stored.get('experiment')}, not of {experiment.name}"
+        )
+    try:
+        config = experiment.from_dict(stored)
+    except RunError as error:
+        raise RunError(f"{run.path}/config.json: {error}") from None
+    if preset is not None:
+        chosen = experiment(**experiment.presets[preset])
+        changes = {one.name: getattr(chosen, one.name) for one in fields(experiment)} | changes
+    other = [
+        f"{flag(name)} {plain(getattr(config, name))}, not {plain(value)}"
+        for name, value in changes.items()
+        if value != getattr(config, name)
+    ]
+    if other:
+        raise RunError(
+            f"{run.path} was started with {'; '.join(other)}: "
+            "resume with --out and --resume alone, or choose another --out"
+        )
+    return config
+
+
+def _try_out(
+    run: "RunDirectory", parts: "Sequence[Part]", running: Running, *, tensorboard: bool
+) -> None:
+    """Find out what is missing before anything is written: room, an extra, data or memory."""
+    from ewc_paper.live.tensorboard import check_installed
+    from ewc_paper.runs.disk_space import check_room
+
+    if tensorboard:
+        check_installed()
+    check_room(run.path, parts, running.workers)
+    try:
+        parts[0].make(parts[0].config)  # a learner, dropped at once
+    except (ValueError, FileNotFoundError, ImportError, RuntimeError, MemoryError) as error:
+        raise RunError(str(error).partition("\n")[0]) from error
+
+
+def draw_figures(options: argparse.Namespace) -> int:
+    from ewc_paper.runs.directory import RunDirectory
+
+    return show(RunDirectory(options.directory))
+
+
+def show(run: "RunDirectory") -> int:
+    """Print the table of a run and draw its figures, once its files are checked."""
+    from ewc_paper.experiments.check import drawable
+
+    with drawable(run) as view:
+        console().print(view.table(run))
+        for file in view.draw(run):
+            print(f"figure: {printable(str(file))}")
+    return 0
+
+
+def list_experiments(options: argparse.Namespace) -> int:
+    for name, summary in SUMMARIES.items():
+        print(f"{name:16} {summary}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

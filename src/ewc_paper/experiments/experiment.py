@@ -1,0 +1,63 @@
+"""Configs: a dataclass per experiment, whose fields are its command-line options, help included."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from itertools import islice
+from typing import Any, ClassVar, Self
+
+from ewc_paper.errors import RunError
+from ewc_paper.options import check_options, option
+from ewc_paper.runs.engine import Part
+
+Presets = dict[str, dict[str, Any]]  # by preset: the options that differ from the defaults
+MAX_PARTS = 10_000  # the largest preset, that of the paper's `games`, has 196
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """What all experiments have: a name, presets, and the parts to run."""
+
+    name: ClassVar[str]
+    presets: ClassVar[Presets]
+
+    seed: int = option(0, "where all randomness comes from", low=0, high=2**63 - 1)
+
+    @classmethod
+    def preset(cls, preset: str, **changes: Any) -> Self:
+        """The options of a preset, some of them changed; refuses what does not fit."""
+        config = cls(**{**cls.presets[preset], **changes})
+        config.check()
+        return config
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> Self:
+        """The options that `to_dict` gave, back from JSON; refuses what does not fit."""
+        names = [one.name for one in fields(cls) if one.name in stored]
+        values: dict[str, Any] = {name: stored[name] for name in names}
+        lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        config = cls(**(values | lists))
+        config.check()
+        return config
+
+    def check(self) -> None:
+        """Refuse options that do not fit, each by itself or together."""
+        check_options(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"experiment": self.name, **asdict(self)}
+
+    def parts(self) -> list[Part]:
+        """The parts to run, each under a name of its own."""
+        parts = list(islice(self._parts(), MAX_PARTS + 1))
+        if len(parts) > MAX_PARTS:
+            raise RunError(
+                f"these options make more than {MAX_PARTS:,} networks: choose fewer seeds or values"
+            )
+        ((name, count),) = Counter(part.name for part in parts).most_common(1)
+        if count > 1:
+            raise RunError(f"{count} networks would be called {name}: choose values that differ")
+        return parts
+
+    def _parts(self) -> Iterator[Part]:
+        raise NotImplementedError

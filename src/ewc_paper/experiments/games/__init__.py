@@ -1,0 +1,1 @@
+"""Figure 4, A and B: games one after another in one network."""

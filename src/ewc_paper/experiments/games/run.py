@@ -1,0 +1,159 @@
+"""Games one after another, in one network (the paper's figure on Atari, panels A and B)."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ewc_paper.errors import RunError
+from ewc_paper.experiments.experiment import Presets
+from ewc_paper.experiments.playing import (
+    ATARI_SMALL,
+    MINATAR,
+    SINGLE,
+    Playing,
+    check_game,
+    check_one_world,
+    file_name,
+    make_part,
+)
+from ewc_paper.games.learner import make_continual
+from ewc_paper.games.schedule import segments
+from ewc_paper.options import MANY, option
+from ewc_paper.runs.engine import Part
+from ewc_paper.seeding import derive_seed
+
+ARMS = ("plain", "ewc-labels", "ewc-fmn", SINGLE)
+
+# The paper draws from the 19 games "for which the standalone DQN could reach human-level
+# performance in 50 million frames" and does not name them. Twenty games are at the human score or
+# above in all of three published tables from no-op starts: DQN of Mnih et al. 2015, and DQN and
+# Double DQN as in Wang et al. 2016 and Bellemare et al. 2017. We leave out Tennis, where a player
+# that never serves scores 0 and so beats the human's -8.3 without playing.
+POOL = (
+    "Assault",
+    "Atlantis",
+    "Boxing",
+    "Breakout",
+    "CrazyClimber",
+    "DemonAttack",
+    "FishingDerby",
+    "Freeway",
+    "Gopher",
+    "Jamesbond",
+    "Kangaroo",
+    "Krull",
+    "KungFuMaster",
+    "Pong",
+    "RoadRunner",
+    "Robotank",
+    "SpaceInvaders",
+    "StarGunner",
+    "VideoPinball",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Games(Playing):
+    """Games one after another with returns: plain training, EWC, and a network a game."""
+
+    name = "games"
+    presets: ClassVar[Presets] = {
+        "quick": {
+            **MINATAR,
+            "games": ("minatar/breakout", "minatar/space_invaders:rotate90"),
+            "segment_steps": 5_000,
+            "epsilon_end": 3_000,
+            "report_every": 1_000,
+        },
+        "laptop": {
+            **MINATAR,
+            "games": (
+                "minatar/breakout",
+                "minatar/space_invaders:rotate90,actions1,channels1",
+                "minatar/breakout:rotate180,actions2,channels2",
+                "minatar/space_invaders",
+            ),
+            "segment_steps": 20_000,
+            "seeds": 3,
+        },
+        "atari-small": {
+            **ATARI_SMALL,
+            "games": ("CrazyClimber", "Krull", "UpNDown"),
+            "segment_steps": 24_000,
+            "test_episodes": 30,  # Krull's scores have a standard deviation of some 700
+            "seeds": 2,
+        },
+        # Ten segments of 5 million frames a game: 50 million, what the pool is chosen by.
+        "paper": {
+            "games": POOL,
+            "games_a_set": 10,
+            "sets": 10,
+            "seeds": 4,
+            "visits": 10,
+            "segment_steps": 1_250_000,
+        },
+    }
+
+    games: tuple[str, ...] = option(
+        ("minatar/breakout", "minatar/space_invaders"), "games to learn, or to draw the sets from"
+    )
+    games_a_set: int | None = option(
+        None, "games drawn for a set; without, all of them", low=2, high=1000
+    )
+    sets: int = option(1, "number of sets of games", low=1, high=1000)
+    visits: int = option(2, "segments that each game gets", low=1, high=10_000)
+    seeds: int = option(
+        1, "number of seeds, counted from --seed; several give bands", low=1, high=MANY
+    )
+    arms: tuple[str, ...] = option(
+        ARMS,
+        "plain training, EWC told the game, EWC that recognises it, one network a game",
+        choices=ARMS,
+    )
+
+    def check(self) -> None:
+        super().check()
+        for game in self.games:
+            check_game(game, "--games")
+        check_one_world(self.games)
+        if len(self.games) < (self.games_a_set or 2):
+            raise RunError(
+                f"--games must name at least {self.games_a_set or 2} games, got {len(self.games)}"
+            )
+        if "ewc-fmn" in self.arms and self.window > self.rows_a_segment:
+            raise RunError(
+                f"--window must be at most {self.rows_a_segment}, the observations of a segment, "
+                f"for the arm ewc-fmn; got {self.window}"
+            )
+
+    def _parts(self) -> Iterator[Part]:
+        seeds = range(self.seed, self.seed + self.seeds)
+        sets = [self._drawn(number) for number in range(self.sets)]
+        together = [arm for arm in self.arms if arm != SINGLE]
+        for number, games in enumerate(sets):
+            label = f"set{number}-" if self.sets > 1 else ""
+            for seed in seeds:
+                schedule = segments(games, self.visits, derive_seed(seed, "schedule", number))
+                for arm in together:
+                    yield self._part(f"{arm}-{label}seed{seed}", arm, seed, games, schedule)
+        if SINGLE in self.arms:
+            for game in sorted({game for games in sets for game in games}, key=self.games.index):
+                for seed in seeds:
+                    name = f"{SINGLE}-{file_name(game)}-seed{seed}"
+                    yield self._part(name, SINGLE, seed, [game], [game] * self.visits)
+
+    def _drawn(self, number: int) -> list[str]:
+        """The games of a set, in the order of the pool."""
+        if self.games_a_set is None:
+            return list(self.games)
+        random = np.random.default_rng(derive_seed(self.seed, "set", number))
+        drawn = random.choice(len(self.games), self.games_a_set, replace=False)
+        return [self.games[index] for index in sorted(drawn)]
+
+    def _part(
+        self, name: str, arm: str, seed: int, games: Sequence[str], schedule: Sequence[str]
+    ) -> Part:
+        config = self.part_config(arm, seed, games, schedule)
+        return make_part(name, config, make_continual)

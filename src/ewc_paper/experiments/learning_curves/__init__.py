@@ -1,0 +1,1 @@
+"""Figure 3A: accuracy of every task so far during training."""

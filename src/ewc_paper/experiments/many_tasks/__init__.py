@@ -1,0 +1,1 @@
+"""Figure 3B: average accuracy over the number of tasks."""

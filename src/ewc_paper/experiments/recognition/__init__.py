@@ -1,0 +1,1 @@
+"""How well games are told apart by their frames."""

@@ -1,0 +1,1 @@
+"""Accuracy over the strength of the memory."""

@@ -1,0 +1,1 @@
+"""The games: MinAtar and Atari behind one interface, several copies at once."""

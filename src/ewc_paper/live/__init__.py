@@ -1,0 +1,1 @@
+"""What shows a run while it goes on: progress in the terminal, and TensorBoard."""

@@ -1,0 +1,221 @@
+"""Every way a loader may spell a batch, up to real Transformers models."""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.architectures import Custom
+from support.reference import assert_equal_fishers, batch_of_one_fisher, the_target
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import ewc
+
+transformers = pytest.importorskip("transformers")
+
+
+def test_spellings_of_the_same_batch() -> None:
+    model = nn.Linear(4, 3).double()
+    x, y = torch.randn(6, 4, dtype=torch.float64), torch.randint(3, (6,))
+    expected = ewc.fisher_diagonal(model, [(x, y)], kind="empirical")
+    named = Custom(lambda m, *args: None, linear=model)
+    named.forward = lambda pixels: {"logits": model(pixels)}
+    for batches in (
+        [[x, y]],
+        [((x,), y)],
+        DataLoader(TensorDataset(x, y), batch_size=4),
+        iter([(x[:1], y[:1]), (x[1:], y[1:])]),
+    ):
+        assert_equal_fishers(ewc.fisher_diagonal(model, batches, kind="empirical"), expected)
+    for batches in ([{"pixels": x, "labels": y}], [({"pixels": x}, y)]):
+        actual = ewc.fisher_diagonal(named, batches, kind="empirical")
+        assert_equal_fishers({k.removeprefix("linear."): f for k, f in actual.items()}, expected)
+    exact = ewc.fisher_diagonal(model, [x])
+    assert_equal_fishers(ewc.fisher_diagonal(model, DataLoader(TensorDataset(x))), exact)
+
+
+def gpt2() -> nn.Module:
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=13, n_positions=8, n_embd=8, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
+    )
+    return transformers.GPT2LMHeadModel(config).double()
+
+
+class Logits(nn.Module):
+    """The logits alone, from ids and mask: what the reference differentiates."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        return self.model(input_ids=ids, attention_mask=mask).logits
+
+
+def check_language_model(model: nn.Module, shifted: bool) -> None:
+    model.eval()
+    ids = torch.randint(1, 13, (3, 6))
+    mask = torch.ones_like(ids)
+    mask[1, 4:] = 0
+    labels = ids.masked_fill(mask == 0, -100)
+    batch = {"input_ids": ids, "attention_mask": mask, "labels": labels}
+    actual = ewc.fisher_diagonal(model, [batch], kind="empirical")
+    target = labels
+    if shifted:
+        target = torch.cat([labels[:, 1:], torch.full((3, 1), -100)], 1)
+    expected = batch_of_one_fisher(Logits(model), (ids, mask), target, the_target)
+    assert_equal_fishers(actual, {k.removeprefix("model."): f for k, f in expected.items()})
+
+
+def test_a_causal_language_model_predicts_the_next_label() -> None:
+    check_language_model(gpt2(), shifted=True)
+
+
+def test_a_masked_language_model_predicts_the_label_in_place() -> None:
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=13, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=8,
+    )  # fmt: skip
+    check_language_model(transformers.BertForMaskedLM(config).double(), shifted=False)
+
+
+class Tagger(transformers.BertPreTrainedModel):
+    """A class of one's own, whose name tells Transformers nothing about its loss."""
+
+    def __init__(self, config: transformers.BertConfig) -> None:
+        super().__init__(config)
+        self.bert = transformers.BertModel(config, add_pooling_layer=False)
+        self.head = nn.Linear(config.hidden_size, config.vocab_size)
+        self.post_init()
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> SimpleNamespace:
+        hidden = self.bert(input_ids, attention_mask=attention_mask).last_hidden_state
+        return SimpleNamespace(logits=self.head(hidden))
+
+
+def test_a_tagger_of_an_unknown_class_predicts_the_label_in_place() -> None:
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=13, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=8,
+    )  # fmt: skip
+    check_language_model(Tagger(config).double(), shifted=False)
+
+
+def test_a_llama_too() -> None:
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=13, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, intermediate_size=16, max_position_embeddings=8,
+    )  # fmt: skip
+    check_language_model(transformers.LlamaForCausalLM(config).double(), shifted=True)
+
+
+def test_without_labels_only_attended_positions_count() -> None:
+    model = gpt2().eval()
+    ids, mask = torch.randint(1, 13, (2, 6)), torch.ones(2, 6, dtype=torch.long)
+    mask[:, 4:] = 0
+    padded = ewc.fisher_diagonal(
+        model, [{"input_ids": ids, "attention_mask": mask}], kind="exact", parameters="*.ln_f.*"
+    )
+    cut = ewc.fisher_diagonal(model, [{"input_ids": ids[:, :4]}], parameters="*.ln_f.*")
+    assert_equal_fishers(padded, cut)
+
+
+def test_a_sequence_classifier_ignores_the_attention_mask() -> None:
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=13, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=8, num_labels=3,
+    )  # fmt: skip
+    model = transformers.BertForSequenceClassification(config).double().eval()
+    ids, mask = torch.randint(1, 13, (3, 6)), torch.ones(3, 6, dtype=torch.long)
+    mask[0, 3:] = 0
+    batch = {"input_ids": ids, "attention_mask": mask, "labels": torch.tensor([0, 1, 2])}
+    expected = batch_of_one_fisher(Logits(model), (ids, mask), batch["labels"], the_target)
+    actual = ewc.fisher_diagonal(model, [batch], kind="empirical")
+    assert_equal_fishers(actual, {k.removeprefix("model."): f for k, f in expected.items()})
+
+
+def test_lists_with_one_item_per_sample_are_cut_into_samples() -> None:
+    """Lengths as a list, names as a list or a tuple (as the default collation gives them)."""
+    lengths, names = [3, 1, 2, 4], ("a", "bb", "a", "bb")
+
+    def forward(m: Custom, x: Tensor, lengths: list[int], names: Sequence[str]) -> Tensor:
+        assert len(x) == len(lengths) == len(names)
+        kept = torch.stack([row[:n].sum(0) for row, n in zip(m.a(x), lengths, strict=True)])
+        return m.b(kept * torch.tensor([[float(len(name))] for name in names]))
+
+    model = Custom(forward, a=nn.Linear(4, 5), b=nn.Linear(5, 3)).double()
+    x, y = torch.randn(4, 4, 4, dtype=torch.float64), torch.randint(3, (4,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        whole = ewc.fisher_diagonal(model, [((x, lengths, names), y)], kind="empirical")
+    alone = [((x[n : n + 1], lengths[n : n + 1], names[n : n + 1]), y[n : n + 1]) for n in range(4)]
+    assert_equal_fishers(whole, ewc.fisher_diagonal(model, alone, kind="empirical"))
+
+
+def test_a_size_is_not_cut_into_samples() -> None:
+    model = Custom(
+        lambda m, x, size: m.a(x.unflatten(1, size)).flatten(1), a=nn.Linear(2, 2)
+    ).double()
+    x = torch.randn(2, 4, dtype=torch.float64)
+    whole = ewc.fisher_diagonal(model, [((x, (2, 2)),)])
+    alone = [((row[None], (2, 2)),) for row in x]
+    assert_equal_fishers(whole, ewc.fisher_diagonal(model, alone))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: torch.zeros(()), lambda: np.zeros(()), lambda: SimpleNamespace(value=0.0)]
+)
+def test_what_a_loader_fills_anew_does_not_wait(make: Callable[[], Any]) -> None:
+    """Small batches are joined; one with a value that the loader goes on changing is not."""
+
+    def forward(m: Custom, x: Tensor, scale: Any) -> Tensor:
+        return m.a(x) * float(getattr(scale, "value", scale))
+
+    model = Custom(forward, a=nn.Linear(4, 3)).double()
+    x = torch.randn(4, 3, 4, dtype=torch.float64)
+
+    def reusing() -> Iterator[Any]:
+        scale = make()
+        for n, one in enumerate(x):
+            if isinstance(scale, SimpleNamespace):
+                scale.value = n + 1.0
+            else:
+                scale[...] = n + 1.0
+            yield ((one, scale),)
+
+    apart = [ewc.fisher_diagonal(model, [((one, n + 1.0),)]) for n, one in enumerate(x)]
+    mean = {name: sum(f[name] for f in apart) / 4 for name in apart[0]}
+    assert_equal_fishers(ewc.fisher_diagonal(model, reusing()), mean)
+
+
+def test_equal_tuples_of_texts_in_batches_that_could_be_joined() -> None:
+    """The default collation makes such tuples of a column of texts."""
+
+    def forward(m: Custom, x: Tensor, languages: Sequence[str]) -> Tensor:
+        assert len(x) == len(languages)
+        scale = torch.tensor([1.0 if one == "de" else 3.0 for one in languages])
+        return m.a(x) * scale.unsqueeze(1)
+
+    model = Custom(forward, a=nn.Linear(4, 3)).double()
+    x = torch.randn(5, 2, 4, dtype=torch.float64)
+    batches = [((one, ("de", "fr")),) for one in x]
+    apart = [ewc.fisher_diagonal(model, [batch]) for batch in batches]
+    mean = {name: sum(f[name] for f in apart) / 5 for name in apart[0]}
+    assert_equal_fishers(ewc.fisher_diagonal(model, batches), mean)
+
+
+def test_sparse_inputs() -> None:
+    model = Custom(lambda m, x: torch.sparse.mm(x, m.a), a=nn.Parameter(torch.randn(4, 3)))
+    x = torch.randn(6, 4) * (torch.rand(6, 4) > 0.5)
+    expected = ewc.fisher_diagonal(Custom(lambda m, x: x @ m.a, a=model.a), [x])
+    actual = ewc.fisher_diagonal(model, [x.to_sparse()])
+    torch.testing.assert_close(actual["a"], expected["a"])

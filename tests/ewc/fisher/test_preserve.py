@@ -1,0 +1,255 @@
+"""The model and the world are as before: modes, buffers, grads, hooks and random numbers."""
+
+import copy
+
+import pytest
+import torch
+from support.architectures import Custom
+from support.reference import assert_equal_fishers
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import ewc
+
+
+class Counting(nn.Module):
+    """Counts its calls in a buffer, by assignment and in place, and draws random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("assigned", torch.zeros(()))
+        self.register_buffer("added", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.assigned = self.assigned + 1
+        self.added += 1
+        return x + 0 * torch.randn(x.shape)
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), Counting(), nn.Dropout(0.5))
+    return nn.Sequential(body, nn.Linear(6, 3))
+
+
+def test_everything_is_left_as_it_was() -> None:
+    net = model()
+    net.train()
+    net[0][3].eval()
+    net(torch.randn(8, 4)).sum().backward()
+    before = copy.deepcopy(net)
+    buffers = {name: id(b) for name, b in net.named_buffers()}
+    grads = {name: p.grad.clone() for name, p in net.named_parameters()}
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    ewc.fisher_diagonal(net, [torch.randn(8, 4, generator=torch.Generator())], kind="sampled")
+    assert torch.equal(torch.rand(3), expected)
+    assert [m.training for m in net.modules()] == [m.training for m in before.modules()]
+    assert {name: id(b) for name, b in net.named_buffers()} == buffers
+    for name, value in before.state_dict().items():
+        assert torch.equal(net.state_dict()[name], value), name
+    for name, parameter in net.named_parameters():
+        assert torch.equal(parameter.grad, grads[name])
+        assert parameter.requires_grad
+    for module in net.modules():
+        assert not module._forward_hooks
+        assert not module._backward_hooks
+
+
+def test_rows_rescaled_by_a_lookup_are_put_back() -> None:
+    net = nn.Sequential(nn.Embedding(7, 4, max_norm=0.5), nn.Linear(4, 3))
+    before = net[0].weight.detach().clone()
+    ewc.fisher_diagonal(net, [torch.randint(7, (4, 5))], kind="sampled")
+    assert torch.equal(net[0].weight, before)
+
+
+def test_also_after_an_error() -> None:
+    net = model().train()
+    with pytest.raises(ValueError, match="NaN"):
+        ewc.fisher_diagonal(net, [torch.full((3, 4), float("nan"))])
+    assert all(m.training for m in net.modules())
+    assert float(net[0][2].added) == 0
+
+
+def test_dropout_and_batch_norm_are_in_eval_mode() -> None:
+    net, x = model().double(), torch.randn(8, 4, dtype=torch.float64)
+    net.train()
+    fisher = ewc.fisher_diagonal(net, [x])
+    assert_equal_fishers(fisher, ewc.fisher_diagonal(net.eval(), [x]))
+
+
+def test_without_a_generator_the_draw_follows_the_global_seed() -> None:
+    net, x = nn.Linear(4, 3), torch.randn(50, 4)
+    torch.manual_seed(1)
+    first = ewc.fisher_diagonal(net, [x], kind="sampled")["bias"]
+    torch.manual_seed(1)
+    assert torch.equal(ewc.fisher_diagonal(net, [x], kind="sampled")["bias"], first)
+    torch.manual_seed(2)
+    assert not torch.equal(ewc.fisher_diagonal(net, [x], kind="sampled")["bias"], first)
+
+
+def test_a_compiled_model_gives_the_same() -> None:
+    plain = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    x = torch.randn(5, 4, dtype=torch.float64)
+    expected = ewc.fisher_diagonal(plain, [x])
+    wrapped = torch.compile(plain, backend="eager")
+    wrapped(x)
+    assert_equal_fishers(ewc.fisher_diagonal(wrapped, [x]), expected)
+    in_place = copy.deepcopy(plain)
+    in_place.compile(backend="aot_eager")
+    in_place(x)
+    assert_equal_fishers(ewc.fisher_diagonal(in_place, [x]), expected)
+    inside = nn.Sequential(torch.compile(copy.deepcopy(plain), backend="aot_eager"))
+    inside(x)
+    fisher = ewc.fisher_diagonal(inside, [x])
+    for (_, actual), (_, right) in zip(fisher.items(), expected.items(), strict=True):
+        torch.testing.assert_close(actual, right, rtol=1e-9, atol=0)
+
+
+def test_a_model_wrapped_by_ddp_gives_the_same(tmp_path: object) -> None:
+    plain = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    x = torch.randn(5, 4, dtype=torch.float64)
+    expected = ewc.fisher_diagonal(plain, [x])
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1
+    )
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(copy.deepcopy(plain))
+        wrapped(x).sum().backward()
+        assert_equal_fishers(ewc.fisher_diagonal(wrapped, [x]), expected)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_gradient_checkpointing_gives_the_same() -> None:
+    torch.manual_seed(0)
+    body, head = nn.Sequential(nn.Linear(4, 6), nn.Tanh()), nn.Linear(6, 3)
+    plain = nn.Sequential(body, head).double()
+    checkpointed = Custom(
+        lambda m, x: m.b(torch.utils.checkpoint.checkpoint(m.a, x, use_reentrant=False)),
+        a=body, b=head,
+    )  # fmt: skip
+    x = torch.randn(5, 4, dtype=torch.float64)
+    fisher = ewc.fisher_diagonal(checkpointed, [x])
+    expected = ewc.fisher_diagonal(plain, [x])
+    for actual, right in zip(fisher.values(), expected.values(), strict=True):
+        torch.testing.assert_close(actual, right, rtol=1e-9, atol=0)
+
+
+class StaysInTraining(nn.Module):
+    """Batch statistics whatever the mode, as some models do in their `forward`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.register_buffer("calls", torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.data += 1
+        x = nn.functional.batch_norm(
+            torch.cat([x, torch.ones_like(x)]),
+            self.norm.running_mean,
+            self.norm.running_var,
+            training=True,
+        )
+        return x[: len(x) // 2]
+
+
+def test_statistics_that_do_not_raise_the_version_are_put_back() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(StaysInTraining(), nn.Linear(4, 3))
+    before = copy.deepcopy(net.state_dict())
+    with pytest.warns(ewc.EWCWarning, match="depends on the other samples"):
+        ewc.fisher_diagonal(net, [torch.randn(6, 4)])
+    for name, value in before.items():
+        assert torch.equal(net.state_dict()[name], value), name
+
+
+def test_untouched_buffers_are_not_written_to() -> None:
+    net = model().eval()
+    versions = {name: buffer._version for name, buffer in net.named_buffers()}
+    ewc.fisher_diagonal(net, [torch.randn(8, 4)])
+    for name, buffer in net.named_buffers():
+        assert buffer._version == versions[name] or name.endswith("added")
+
+
+def test_hooks_on_parameters_do_not_enter_the_fisher_whatever_the_batch_size() -> None:
+    torch.manual_seed(0)
+    net, x = nn.Linear(4, 3).double(), torch.randn(6, 4, dtype=torch.float64)
+    expected = ewc.fisher_diagonal(net, [x])
+    net.weight.register_hook(lambda grad: 10 * grad)
+    assert_equal_fishers(ewc.fisher_diagonal(net, [x]), expected)
+    alone = [ewc.fisher_diagonal(net, [row[None]]) for row in x]
+    mean = {name: sum(one[name] for one in alone) / 6 for name in expected}
+    assert_equal_fishers(mean, expected)
+    net(x).sum().backward()
+    assert torch.allclose(net.weight.grad, 10 * x.sum(0).expand(3, -1))  # it is back
+
+
+def test_a_shuffled_loader_gives_other_samples_every_time() -> None:
+    torch.manual_seed(0)
+    seen: list[list[float]] = []
+    net = Custom(lambda m, x: seen[-1].extend(x[:, 0].tolist()) or m.a(x), a=nn.Linear(1, 3))
+    data = TensorDataset(torch.arange(50.0).unsqueeze(1))
+    loader = DataLoader(data, batch_size=5, shuffle=True)
+    for _ in range(2):
+        seen.append([])
+        ewc.fisher_diagonal(net, loader, max_samples=10)
+    assert set(seen[0]) != set(seen[1])
+
+
+class Merging(nn.Module):
+    """Adds its low-rank part to the weight in eval mode, as loralib does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 4), requires_grad=False)
+        self.low = nn.Parameter(torch.randn(3, 1))
+        self.merged = False
+
+    def train(self, mode: bool = True) -> "Merging":
+        if self.merged == mode:
+            self.weight.data += (-1.0 if mode else 1.0) * self.low.data
+            self.merged = not mode
+        return super().train(mode)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ (self.weight if self.merged else self.weight + self.low).t()
+
+
+def test_a_module_that_merges_its_weights_in_eval_mode() -> None:
+    torch.manual_seed(0)
+    net = Merging()
+    before = net.weight.clone()
+    fisher = ewc.fisher_diagonal(net, [torch.randn(6, 4)])
+    assert bool((fisher["low"] > 0).all())
+    assert torch.equal(net.weight, before)
+    assert net.training
+    assert not net.merged
+
+
+def test_buffers_that_appear_in_forward_are_gone() -> None:
+    class Lazy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("later", None)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.later = torch.ones(3)
+            self.register_buffer("new", torch.ones(2))
+            return x
+
+    net = nn.Sequential(nn.Linear(4, 3), Lazy())
+    before = list(net.state_dict())
+    ewc.fisher_diagonal(net, [torch.randn(6, 4)])
+    assert list(net.state_dict()) == before
+
+
+def test_a_parameter_that_the_model_changes_is_named() -> None:
+    net = Custom(
+        lambda m, ids: nn.functional.embedding(ids, m.w, max_norm=0.1).sum(1),
+        w=nn.Parameter(torch.randn(6, 3)),
+    )
+    with pytest.warns(ewc.EWCWarning, match="changed its parameter 'w' in place"):
+        ewc.fisher_diagonal(net, [torch.randint(6, (5, 2))])

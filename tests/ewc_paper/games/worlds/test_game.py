@@ -1,0 +1,80 @@
+"""A name makes its game, or is refused with a reason; every game keeps to the protocol."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from ewc_paper.games.worlds.game import make_game
+
+NAMES = ["Pong", "minatar/breakout:rotate90,actions1,channels2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "actions"), [(NAMES[0], (1, 42, 42), 18), (NAMES[1], (10, 10, 10), 6)]
+)
+def test_a_game_shows_uint8_frames_of_its_shape(
+    name: str, shape: tuple[int, int, int], actions: int
+) -> None:
+    game = make_game(name, size=42)
+    assert (game.frame_shape, game.num_actions) == (shape, actions)
+    first = game.reset(0)
+    kept = first.copy()
+    steps = [game.step(action) for action in range(actions)]
+    for frame in [first, *(step.frame for step in steps)]:
+        assert (frame.shape, frame.dtype) == (shape, np.uint8)
+    assert np.array_equal(first, kept), "a frame was overwritten by a later step"
+    assert not np.array_equal(first, steps[-1].frame)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_episode_is_cut_at_the_time_limit(name: str) -> None:
+    game = make_game(name, max_steps=4)
+    for seed in range(2):
+        game.reset(seed)
+        steps = [game.step(0) for _ in range(4)]
+        assert [step.cut for step in steps] == [False, False, False, True]
+        assert not any(step.terminal for step in steps)
+
+
+def test_a_game_that_ends_at_the_time_limit_is_not_cut() -> None:
+    def last_step(max_steps: int) -> tuple[int, bool, bool]:
+        game = make_game("minatar/breakout", max_steps=max_steps)
+        game.reset(0)
+        steps, terminal, cut = 0, False, False
+        while not (terminal or cut):
+            _, _, terminal, cut = game.step(0)
+            steps += 1
+        return steps, terminal, cut
+
+    length, terminal, cut = last_step(1000)
+    assert (terminal, cut) == (True, False)
+    assert last_step(length) == (length, True, False)
+    assert last_step(length - 1) == (length - 1, False, True)
+
+
+@pytest.mark.parametrize("name", ["pong", "ALE/Pong-v5", "Pong-v5", "", "breakout"])
+def test_an_unknown_game_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="no game is called"):
+        make_game(name)
+
+
+def test_the_refusal_names_what_may_have_been_meant() -> None:
+    with pytest.raises(ValueError, match="UpNDown"):
+        make_game("UpnDown")
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "module"),
+    [
+        ("Pong", "ale_py", "ewc_paper.games.worlds.atari"),
+        ("minatar/freeway", "minatar", "ewc_paper.games.worlds.minatar"),
+    ],
+)
+def test_a_missing_extra_is_named(
+    name: str, package: str, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.raises(ImportError, match=rf"pip install 'ewc\[{module.rsplit('.')[-1]}\]'"):
+        make_game(name)

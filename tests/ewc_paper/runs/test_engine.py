@@ -1,0 +1,55 @@
+"""Parts end at once when one of them fails, or when nobody can see how they do."""
+
+import errno
+from pathlib import Path
+
+import pytest
+from support.quick_learners import STEPS, make_counter, make_failing
+
+from ewc_paper.errors import RunError
+from ewc_paper.runs.directory import RunDirectory
+from ewc_paper.runs.engine import Part, Report, run_parts
+
+
+def ignore(report: Report) -> None:
+    pass
+
+
+def stopped_at(run: RunDirectory, name: str) -> int:
+    """How far a part has come, whose checkpoint must be there."""
+    state = run.part(name).load()
+    assert state is not None
+    assert not run.part(name).finished()
+    count: int = state["count"]
+    return count
+
+
+def test_a_part_that_failed_is_noticed_while_others_report_all_the_time(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    parts = [Part("counter", {}, make_counter), Part("failing", {}, make_failing)]
+    with pytest.raises(RunError, match="three is too much"):
+        run_parts(run, parts, workers=2, checkpoint_seconds=1e9, show=ignore)
+    assert stopped_at(run, "counter") < STEPS
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device.*--resume"),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), "Broken pipe.*--resume"),
+        (ZeroDivisionError("a mistake"), "a mistake"),
+        (SystemExit("enough"), "enough"),
+    ],
+)
+def test_parts_end_if_their_reports_cannot_be_shown(
+    tmp_path: Path, error: BaseException, said: str
+) -> None:
+    def show(report: Report) -> None:
+        raise error
+
+    run = RunDirectory(tmp_path)
+    parts = [Part("counter", {}, make_counter)]
+    expected = RunError if isinstance(error, OSError) else type(error)
+    with pytest.raises(expected, match=said):
+        run_parts(run, parts, workers=1, checkpoint_seconds=1e9, show=show)
+    assert stopped_at(run, "counter") < STEPS

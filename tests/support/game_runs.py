@@ -1,0 +1,115 @@
+"""Run directories of games as a run would leave them, from scores made up by a simple rule."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ewc_paper.runs.directory import Row, RunDirectory
+
+STEPS = 1000
+ROWS = 4  # of training, a segment
+
+
+def write_network(
+    run: RunDirectory,
+    name: str,
+    arm: str,
+    seed: int,
+    games: Sequence[str],
+    schedule: Sequence[str],
+    kept: float,
+    level: float = 0.9,
+) -> None:
+    """A network that plays a game at `level` once trained, times `kept` for each segment since."""
+    part = run.part(name)
+    part.start(
+        {
+            "arm": arm,
+            "seed": seed,
+            "games": list(games),
+            "schedule": list(schedule),
+            "settings": {"segment_steps": STEPS, "ewc_start": STEPS},
+        }
+    )
+    for row in rows(games, schedule, kept, level):
+        part.append(row)
+
+
+def rows(games: Sequence[str], schedule: Sequence[str], kept: float, level: float) -> Iterator[Row]:
+    yield row_of_a_test(games, schedule, 0, kept, level)
+    for segment, game in enumerate(schedule):
+        for number in range(1, ROWS + 1):
+            yield training_row(games, schedule, segment, number)
+        yield {"kind": "fisher", "step": (segment + 1) * STEPS, "context": 0, "trace": 1.0}
+        assert game in games
+        yield row_of_a_test(games, schedule, segment + 1, kept, level)
+
+
+def training_row(games: Sequence[str], schedule: Sequence[str], segment: int, number: int) -> Row:
+    """The recogniser takes the first tenth of a segment's first row for the game before."""
+    steps, game = STEPS // ROWS, schedule[segment]
+    context, before = (str(games.index(schedule[max(0, at)])) for at in (segment, segment - 1))
+    late = steps // 10 if number == 1 and before != context else 0
+    recognized = {context: steps - late} | ({before: late} if late else {})
+    return {
+        "kind": "train",
+        "step": segment * STEPS + number * steps,
+        "segment": segment,
+        "game": game,
+        "steps_in_game": number * steps,
+        "context": int(context),
+        "score": 1.0,
+        "episodes": 3,
+        "loss": 0.1,
+        "epsilon": 0.1,
+        "recognized": recognized,
+    }
+
+
+def row_of_a_test(
+    games: Sequence[str], schedule: Sequence[str], done: int, kept: float, level: float
+) -> Row:
+    trained = list(schedule[:done])
+    normalized = {}
+    for game in games:
+        since = trained[::-1].index(game) if game in trained else None
+        normalized[game] = 0.0 if since is None else level * kept**since
+    seen = [game for game in games if game in trained]
+    return {
+        "kind": "test",
+        "step": done * STEPS,
+        "segment": done,
+        "game": trained[-1] if trained else None,
+        "steps_in": {game: trained.count(game) * STEPS for game in games},
+        "scores": {game: [99 * value, 101 * value] for game, value in normalized.items()},
+        "normalized": normalized,
+        "agreement": dict.fromkeys(seen, kept),
+        "regret": dict.fromkeys(seen, 1 - kept),
+    }
+
+
+def write_clip(run: RunDirectory, name: str, game: str, length: int, side: int = 10) -> None:
+    frames = np.zeros((length, side, side), np.uint8)
+    frames[np.arange(length), np.arange(length) % side] = 255
+    folder = run.part(name).path / "clips"
+    folder.mkdir(exist_ok=True)
+    np.savez_compressed(folder / f"{game}.npz", frames=frames)
+
+
+def make_games(path: Path) -> RunDirectory:
+    """Two games in the order A B B A, two seeds."""
+    games, schedule = ["Pong", "CrazyClimber"], ["Pong", "CrazyClimber", "CrazyClimber", "Pong"]
+    run = RunDirectory(path)
+    run.start({"experiment": "games"})
+    for arm, kept in {"plain": 0.5, "ewc-labels": 1.0, "ewc-fmn": 0.8}.items():
+        for seed in (0, 1):
+            level = 0.9 + 0.1 * seed
+            write_network(run, f"{arm}-seed{seed}", arm, seed, games, schedule, kept, level)
+    for game in games:
+        for seed in (0, 1):
+            name = f"single-{game}-seed{seed}"
+            write_network(run, name, "single", seed, [game], [game] * 2, 1.0, 0.95)
+    write_clip(run, "plain-seed0", "Pong", 4)
+    write_clip(run, "ewc-fmn-seed0", "Pong", 7)
+    return run

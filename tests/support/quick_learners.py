@@ -1,0 +1,50 @@
+"""Learners that train nothing, for tests of the engine: worker processes must find them by name."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from ewc_paper.errors import RunError
+
+STEPS = 4000
+
+
+class Counter:
+    """Counts for some ten seconds and reports every count, with much to say."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    @property
+    def progress(self) -> float:
+        return self.count / STEPS
+
+    def run(self) -> Iterator[dict[str, Any] | None]:
+        while self.count < STEPS:
+            time.sleep(0.0025)
+            self.count += 1
+            yield {"count": self.count, "text": "x" * 1000}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+
+
+class Failing(Counter):
+    """Counts to three."""
+
+    def run(self) -> Iterator[dict[str, Any] | None]:
+        for row in super().run():
+            if self.count == 3:
+                raise RunError("three is too much")
+            yield row
+
+
+def make_counter(config: dict[str, Any]) -> Counter:
+    return Counter()
+
+
+def make_failing(config: dict[str, Any]) -> Counter:
+    return Failing()
