@@ -1,5 +1,6 @@
-"""Which task is this? Recognised from what is observed, and new ones noticed."""
+"""Which task is this? Recognizes tasks from what is observed, and notices new ones."""
 
+from ewc.recognition.config import RecognizerConfig
 from ewc.recognition.forget_me_not import ForgetMeNot, Frozen
 
-__all__ = ["ForgetMeNot", "Frozen"]
+__all__ = ["ForgetMeNot", "Frozen", "RecognizerConfig"]

@@ -1,48 +1,76 @@
-"""The settings of a recogniser, checked."""
+"""The settings of a recognizer: names, defaults, help texts and limits, all in one place."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
-# Name, smallest and largest value. The product of two counts must stay in the range of float32.
-_INTEGERS: tuple[tuple[str, float, float], ...] = (
-    ("levels", 2, 256),
-    ("window", 1, math.inf),
-    ("wins", 1, math.inf),
-    ("side", 1, math.inf),
-)
-_NUMBERS = (("prior", 1e-12, 1e12), ("independent", 1e-12, math.inf))
-
 
 @dataclass(frozen=True)
-class Settings:
-    """What a recogniser is made with; refuses what does not fit."""
+class RecognizerConfig:
+    """The settings of a `ForgetMeNot`. Values of another type, or out of range, raise.
 
-    levels: int
-    prior: float
-    window: int
-    wins: int
-    independent: float
-    side: int
+    The metadata of each field has the keys `help`, `low` and `high` (None: no limit), so that a
+    command line can be built from it.
+    """
+
+    levels: int = field(
+        default=16,
+        metadata={
+            "help": "number of brightness levels that a pixel is rounded to",
+            "low": 2,
+            "high": 256,
+        },
+    )
+    prior: float = field(
+        default=1.0,
+        # The product of two counts must stay in the range of float32.
+        metadata={"help": "mass of the Dirichlet prior per pixel", "low": 1e-12, "high": 1e12},
+    )
+    window: int = field(
+        default=4, metadata={"help": "observations per window", "low": 1, "high": None}
+    )
+    wins: int = field(
+        default=3,
+        metadata={
+            "help": "windows in a row that the held-out model must win to become a task",
+            "low": 1,
+            "high": None,
+        },
+    )
+    independent: float = field(
+        default=math.inf,
+        metadata={
+            "help": "number of independent pixels that a frame counts as (inf: all of them)",
+            "low": 1e-12,
+            "high": None,
+        },
+    )
+    side: int = field(
+        default=42,
+        metadata={
+            "help": "larger frames are averaged down to at most this height and width",
+            "low": 1,
+            "high": None,
+        },
+    )
 
     def __post_init__(self) -> None:
-        for name, low, high in _INTEGERS:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | np.integer):
-                raise TypeError(f"expected {name} as an integer, got {value!r}")
-            _check_range(name, value, low, high)
-            object.__setattr__(self, name, int(value))  # NumPy's become plain
-        for name, low, high in _NUMBERS:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-                raise TypeError(f"expected {name} as a number, got {value!r}")
-            _check_range(name, value, low, high)
-            object.__setattr__(self, name, float(value))
+        for setting in fields(self):
+            value = _checked(setting, getattr(self, setting.name))
+            object.__setattr__(self, setting.name, value)
 
 
-def _check_range(name: str, value: Any, low: float, high: float) -> None:
-    if not low <= value <= high:
-        at_most = "" if high == math.inf else f" and at most {high:g}"
-        raise ValueError(f"expected {name} of at least {low:g}{at_most}, got {value}")
+def _checked(setting: Field[Any], value: Any) -> int | float:
+    """Return the value as a plain int or float; raise if the type or the range is wrong."""
+    if setting.type is int:
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            raise TypeError(f"expected {setting.name} as an integer, got {value!r}")
+    elif isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise TypeError(f"expected {setting.name} as a number, got {value!r}")
+    low, high = setting.metadata["low"], setting.metadata["high"]
+    if not low <= value or (high is not None and value > high):
+        at_most = "" if high is None else f" and at most {high:g}"
+        raise ValueError(f"expected {setting.name} of at least {low:g}{at_most}, got {value}")
+    return int(value) if setting.type is int else float(value)

@@ -1,12 +1,13 @@
-"""What a recogniser can be made with."""
+"""The settings that a recognizer accepts, and how they are described."""
 
 import math
+from dataclasses import Field, astuple, fields
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ewc.recognition.config import Settings
+from ewc.recognition.config import RecognizerConfig
 from ewc.recognition.forget_me_not import ForgetMeNot
 
 
@@ -45,7 +46,26 @@ def test_what_is_no_number_is_refused(name: str, value: Any) -> None:
 
 
 def test_numbers_of_numpy_become_plain() -> None:
-    settings = Settings(np.int64(8), np.float32(0.5), np.uint8(4), 3, 15, 42)  # type: ignore[arg-type]
-    assert settings == Settings(8, 0.5, 4, 3, 15.0, 42)
-    assert type(settings.levels) is type(settings.window) is int
-    assert type(settings.prior) is type(settings.independent) is float
+    config = RecognizerConfig(np.int64(8), np.float32(0.5), np.uint8(4), 3, 15, 42)  # type: ignore[arg-type]
+    assert config == RecognizerConfig(8, 0.5, 4, 3, 15.0, 42)
+    assert type(config.levels) is type(config.window) is int
+    assert type(config.prior) is type(config.independent) is float
+
+
+def test_the_defaults_are_those_of_forget_me_not() -> None:
+    assert ForgetMeNot().config == RecognizerConfig()
+    assert astuple(RecognizerConfig()) == (16, 1.0, 4, 3, math.inf, 42)
+
+
+@pytest.mark.parametrize("setting", fields(RecognizerConfig), ids=lambda setting: setting.name)
+def test_every_setting_is_described_once(setting: Field[Any]) -> None:
+    assert set(setting.metadata) == {"help", "low", "high"}
+    described = " ".join((ForgetMeNot.__doc__ or "").split())
+    assert f"{setting.name}: {setting.metadata['help']}." in described
+
+
+@pytest.mark.parametrize("setting", fields(RecognizerConfig), ids=lambda setting: setting.name)
+def test_the_limits_themselves_are_allowed(setting: Field[Any]) -> None:
+    for limit in (setting.metadata["low"], setting.metadata["high"]):
+        if limit is not None:
+            assert getattr(RecognizerConfig(**{setting.name: limit}), setting.name) == limit
