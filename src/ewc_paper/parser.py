@@ -52,7 +52,11 @@ def add_options(
     parser.usage = "%(prog)s [options]"
     parser.add_argument("--help-all", action="help", help="show all options and exit")
     _add_run_options(parser, experiment, everything)
-    for heading, options in _by_heading(experiment).items():
+    headings = _by_heading(experiment)
+    if not everything:
+        options = [one for group in headings.values() for one in group]
+        headings = {"The options that are changed most often": options}
+    for heading, options in headings.items():
         group = parser.add_argument_group(heading)
         for one in options:
             _add_option(group, one, _defaults(one, experiment), everything)
@@ -87,7 +91,7 @@ def _by_heading(experiment: "type[Experiment]") -> dict[str, list[Field[Any]]]:
 
     found: dict[str, list[Field[Any]]] = {}
     for group, options in groups(experiment).items():
-        heading = "the experiment" if issubclass(group, Experiment) else title(group)
+        heading = "The experiment" if issubclass(group, Experiment) else title(group)
         found[heading] = found.get(heading, []) + options
     return found
 

@@ -33,6 +33,7 @@ def test_help_shows_the_dozen_options_that_people_change_first(
     assert 5 <= len(flags(text) - ALWAYS) <= 13
     hidden = len(fields(EXPERIMENTS[experiment])) + len(fields(Running)) + 6 - len(flags(text))
     assert f"{hidden} more options: ewc run {experiment} --help-all" in text
+    assert text.count("\n\n") == 4  # usage, summary, how it is run, the dozen, and the rest
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
@@ -45,7 +46,7 @@ def test_help_all_shows_every_option_under_the_title_of_its_group(
     assert "more options" not in text
     sections = {part.partition(":\n")[0]: part for part in text.split("\n\n")}
     for group, members in groups(EXPERIMENTS[experiment]).items():
-        heading = "the experiment" if hasattr(group, "parts") else title(group)
+        heading = "The experiment" if hasattr(group, "parts") else title(group)
         assert {flag(one.name) for one in members} <= flags(sections[heading])
 
 
