@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.libraries import library
 from benchmarks.tables import Row, Table
 from benchmarks.timing import best_seconds, ratios
-from ewc_paper.games.config import Settings
+from ewc_paper.games.config import AgentConfig
 from ewc_paper.games.learner import ContinualLearner
 
 STEPS, ROUNDS, HISTORY = 256, 4, 1_000
@@ -55,7 +55,7 @@ def ours(**settings: Any) -> Callable[[], object]:
         seed=0,
         games=["Pong"],
         schedule=["Pong"],
-        settings=Settings(**{**COMMON, **settings}),
+        settings=AgentConfig(**{**COMMON, **settings}),
     )
 
     def play(steps: int = STEPS) -> None:

@@ -16,13 +16,13 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmarks.libraries import library
 from benchmarks.tables import Row, Table
 from benchmarks.timing import best_seconds, ratios
-from ewc_paper.mnist.config import Recipe
+from ewc_paper.mnist.config import TrainingConfig
 from ewc_paper.mnist.data import Split, load
-from ewc_paper.mnist.learner import Learner
+from ewc_paper.mnist.learner import PermutedMnistLearner
 from ewc_paper.mnist.network import mlp
 from ewc_paper.mnist.tasks import PermutedTasks
 
-SAMPLES, BATCH_SIZE, ROUNDS = 20_000, 128, 5
+SAMPLES, BATCH_SIZE, LR, ROUNDS = 20_000, 128, 0.05, 5
 MATRIX_PRODUCTS = ("aten::addmm", "aten::mm")
 
 
@@ -47,7 +47,10 @@ def tables(*, ours_only: bool) -> Iterator[Table]:
 
 def ours(tasks: PermutedTasks) -> Callable[[], object]:
     """One epoch of the training loop, without measurements."""
-    learner = Learner(tasks, Recipe(method="sgd", tasks=1, epochs=1, batch_size=BATCH_SIZE))
+    config = TrainingConfig(
+        method="sgd", tasks=1, epochs=1, batch_size=BATCH_SIZE, lr=LR, average=0.0, segments=1
+    )
+    learner = PermutedMnistLearner(tasks, config)
     learner._epoch_data()
     return learner._train_segment
 
@@ -55,7 +58,7 @@ def ours(tasks: PermutedTasks) -> Callable[[], object]:
 def plain(data: Split) -> Callable[[], object]:
     """What a tutorial does."""
     model = mlp(2, 400)
-    optimizer = SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = SGD(model.parameters(), lr=LR, momentum=0.9)
     loader = DataLoader(TensorDataset(data.images, data.labels), BATCH_SIZE, shuffle=True)
 
     def one_pass() -> None:
@@ -85,7 +88,7 @@ def avalanche(data: Split) -> Callable[[], object]:
     model = mlp(2, 400)
     strategy = library("avalanche.training").Naive(
         model=model,
-        optimizer=SGD(model.parameters(), lr=0.05, momentum=0.9),
+        optimizer=SGD(model.parameters(), lr=LR, momentum=0.9),
         criterion=nn.CrossEntropyLoss(),
         train_mb_size=BATCH_SIZE,
         train_epochs=1,

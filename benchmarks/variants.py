@@ -7,27 +7,23 @@ batch size, which makes up for that.
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
+from typing import get_args
 
 from torch.nn.functional import cross_entropy
 
 from benchmarks.timing import one_thread
-from ewc_paper.mnist.config import Recipe
+from ewc.fisher.likelihood import Kind
+from ewc_paper.mnist.config import TrainingConfig
 from ewc_paper.mnist.data import load
-from ewc_paper.mnist.learner import FISHER_BATCH, Learner
+from ewc_paper.mnist.learner import FISHER_BATCH, PermutedMnistLearner
 from ewc_paper.mnist.tasks import PermutedTasks
 
-RECIPE: dict[str, Any] = {
-    "tasks": 10,
-    "epochs": 1,
-    "batch_size": 64,
-    "lr": 0.1,
-    "average": 0.5,
-    "strength": 30.0,
-}
+TASKS = 10
+CONFIG = TrainingConfig(tasks=TASKS, epochs=1)
 
 
-class TimedLearner(Learner):
+class TimedLearner(PermutedMnistLearner):
     """Notes how long its Fishers take, in seconds of one core."""
 
     fisher_seconds = 0.0
@@ -57,21 +53,21 @@ class BatchSquared(TimedLearner):
 
 
 def variants(tasks: PermutedTasks) -> Iterator[tuple[str, TimedLearner]]:
-    for kind in ("exact", "sampled", "empirical"):
-        yield kind, TimedLearner(tasks, Recipe(**RECIPE, kind=kind))
-    yield "batch-squared", BatchSquared(tasks, Recipe(**RECIPE))
-    stronger = RECIPE | {"strength": RECIPE["strength"] * FISHER_BATCH}
-    yield f"batch-squared, λ x {FISHER_BATCH}", BatchSquared(tasks, Recipe(**stronger))
+    for kind in get_args(Kind):
+        yield kind, TimedLearner(tasks, replace(CONFIG, kind=kind))
+    yield "batch-squared", BatchSquared(tasks, CONFIG)
+    stronger = replace(CONFIG, strength=CONFIG.strength * FISHER_BATCH)
+    yield f"batch-squared, λ x {FISHER_BATCH}", BatchSquared(tasks, stronger)
 
 
 def main() -> None:
     one_thread()
     tasks = PermutedTasks(load(), seed=0)
-    print(f"Four Fishers, 2x400, {RECIPE['tasks']} tasks: average accuracy, seconds a Fisher")
+    print(f"Four Fishers, 2x400, {TASKS} tasks: average accuracy, seconds per Fisher")
     for name, learner in variants(tasks):
         rows = [row for row in learner.run() if row]
         average = sum(rows[-1]["accuracy"]) / len(rows[-1]["accuracy"])
-        seconds = learner.fisher_seconds / RECIPE["tasks"]
+        seconds = learner.fisher_seconds / TASKS
         print(f"  {name:24} {100 * average:6.2f} %  {seconds:6.2f} s", flush=True)
 
 

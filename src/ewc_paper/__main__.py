@@ -1,4 +1,4 @@
-"""`python -m ewc`: the command line."""
+"""`python -m ewc_paper`: the command line."""
 
 import sys
 

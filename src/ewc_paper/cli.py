@@ -6,32 +6,24 @@ What needs torch is imported where it is used: help takes no time.
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import Field, dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import ewc_paper
 from ewc_paper.errors import Interrupted, RunError
 from ewc_paper.experiments import EXPERIMENTS, SUMMARIES
-from ewc_paper.options import check_options, flag, kind_of, option, plain
+from ewc_paper.options import check_options, flag, plain
+from ewc_paper.parser import DEFAULT_PRESET, Parser, Running, add_options, given_options
 from ewc_paper.terminal import complain, console, guarded, printable
 
 if TYPE_CHECKING:
-    from ewc_paper.experiments.experiment import Config
+    from ewc_paper.experiments.experiment import Experiment
     from ewc_paper.runs.directory import RunDirectory
     from ewc_paper.runs.engine import Part, Report
 
 DESCRIPTION = """Run the experiments on elastic weight consolidation, go on with a run that was
 stopped, and draw its figures. `ewc list` says what there is, `ewc run NAME --help` the options."""
-DEFAULT_PRESET = "quick"
-
-
-@dataclass(frozen=True)
-class Running:
-    """How an experiment is run, which does not change its results."""
-
-    workers: int = option(2, "processes of one thread each", low=1, high=1024)
-    checkpoint_seconds: float = option(30.0, "time between checkpoints", low=0, high=86_400)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,13 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return guarded(command, (RunError,))
 
 
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, where argparse would print all options before it."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
-
-
 def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """The parser of these arguments: it has the options of the experiments that they name."""
     parser = Parser(prog="ewc", description=DESCRIPTION)
@@ -67,7 +52,8 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     for name, summary in SUMMARIES.items():
         experiment = names.add_parser(name, help=summary, description=summary)
         if name in arguments:
-            _add_options(experiment, EXPERIMENTS[name])
+            experiment.set_defaults(do=run_experiment, experiment=EXPERIMENTS[name])
+            add_options(experiment, EXPERIMENTS[name], arguments)
 
     commands.add_parser("list", help="list the experiments").set_defaults(do=list_experiments)
 
@@ -77,80 +63,10 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _add_options(parser: argparse.ArgumentParser, experiment: "type[Config]") -> None:
-    parser.set_defaults(do=run_experiment, experiment=experiment)
-    parser.add_argument(
-        "--preset", choices=experiment.presets, help=f"scale (default: {DEFAULT_PRESET})"
-    )
-    parser.add_argument(
-        "--out", metavar="DIR", help="run directory (default: runs/NAME/PRESET-SEED)"
-    )
-    parser.add_argument(
-        "--resume",
-        action="store_true",
-        help="go on with the run in that directory, with the options that it was started with; "
-        "in the default directory, start one if there is none",
-    )
-    for one in fields(Running):
-        _add_option(parser, one, f"default: {plain(one.default)}")
-    parser.add_argument("--tensorboard", action="store_true", help="also write TensorBoard events")
-    group = parser.add_argument_group("options of the experiment")
-    for one in fields(experiment):
-        _add_option(group, one, _defaults(one, experiment))
-
-
-def _defaults(one: Field[Any], experiment: "type[Config]") -> str:
-    """The default of an option, by preset where they differ."""
-    values = {
-        preset: plain(chosen.get(one.name, one.default))
-        for preset, chosen in experiment.presets.items()
-    }
-    if len(set(values.values())) == 1:
-        return f"default: {values[DEFAULT_PRESET]}"
-    return ", ".join(f"{preset}: {value}" for preset, value in values.items())
-
-
-def _add_option(group: Any, one: Field[Any], default: str) -> None:
-    group.add_argument(
-        flag(one.name),
-        default=argparse.SUPPRESS,
-        help=f"{one.metadata['help']} ({default})".replace("%", "%%"),
-        **_reading(one),
-    )
-
-
-def _reading(one: Field[Any]) -> dict[str, Any]:
-    """How argparse reads an option: a switch, one value or several."""
-    if isinstance(one.default, bool):
-        return {"action": argparse.BooleanOptionalAction}
-    kind, choices = kind_of(one), one.metadata["choices"]
-    return {
-        "type": kind,
-        "nargs": "+" if isinstance(one.default, tuple) else None,
-        "choices": choices,
-        "metavar": None if choices else kind.__name__.upper(),
-    }
-
-
-def _given(options: argparse.Namespace, names: type) -> dict[str, Any]:
-    """The options of a dataclass that were given."""
-    return {
-        one.name: tuple(value) if isinstance(value := vars(options)[one.name], list) else value
-        for one in fields(names)
-        if one.name in vars(options)
-    }
-
-
 def run_experiment(options: argparse.Namespace) -> int:
     """Run an experiment to its end and show it; options are checked before anything is written."""
-    from ewc_paper.games.replay import ReplayError
-    from ewc_paper.live.progress import display
-    from ewc_paper.live.tensorboard import Events, NoEvents
-    from ewc_paper.runs.engine import run_parts
-
     try:
-        running = Running(**_given(options, Running))
-        check_options(running)
+        running = _running(options)
         run, config = _plan(options)
         parts = config.parts()
         _try_out(run, parts, running, tensorboard=options.tensorboard)
@@ -158,7 +74,30 @@ def run_experiment(options: argparse.Namespace) -> int:
         complain(str(error))
         return 2
     run.start(config.to_dict(), resume=options.resume)
-    events = Events(run.path / "tensorboard") if options.tensorboard else NoEvents()
+    try:
+        _run_parts(run, parts, running, tensorboard=options.tensorboard)
+    except Interrupted:
+        print(f"interrupted; go on with: ewc run {config.name} --out {run.path} --resume")
+        return 130
+    return show(run)
+
+
+def _running(options: argparse.Namespace) -> Running:
+    given = given_options(options, Running)
+    check_options(Running, given)
+    return Running(**given)
+
+
+def _run_parts(
+    run: "RunDirectory", parts: "Sequence[Part]", running: Running, *, tensorboard: bool
+) -> None:
+    """Run all parts to their ends and show how far they are."""
+    from ewc_paper.games.replay import ReplayError
+    from ewc_paper.live.progress import display
+    from ewc_paper.live.tensorboard import Events, NoEvents
+    from ewc_paper.runs.engine import run_parts
+
+    events = Events(run.path / "tensorboard") if tensorboard else NoEvents()
     terminal = console()
     try:
         with run.locked(), display([part.name for part in parts], terminal) as shown:
@@ -174,20 +113,16 @@ def run_experiment(options: argparse.Namespace) -> int:
                 checkpoint_seconds=running.checkpoint_seconds,
                 show=tell,
             )
-    except Interrupted:
-        print(f"interrupted; go on with: ewc run {config.name} --out {run.path} --resume")
-        return 130
     except (ReplayError, FloatingPointError) as error:
         raise RunError(str(error)) from error
-    return show(run)
 
 
-def _plan(options: argparse.Namespace) -> "tuple[RunDirectory, Config]":
+def _plan(options: argparse.Namespace) -> "tuple[RunDirectory, Experiment]":
     """Where a run is written and what it does: as asked, or as the run there was started."""
     from ewc_paper.runs.directory import RunDirectory
 
-    experiment: type[Config] = options.experiment
-    changes = _given(options, experiment)
+    experiment: type[Experiment] = options.experiment
+    changes = given_options(options, experiment)
     preset = options.preset or DEFAULT_PRESET
     if options.out == "":
         raise RunError("--out must name a directory, got an empty text")
@@ -205,8 +140,8 @@ def _plan(options: argparse.Namespace) -> "tuple[RunDirectory, Config]":
 
 
 def _resumed(
-    run: "RunDirectory", experiment: "type[Config]", preset: str | None, changes: dict[str, Any]
-) -> "Config":
+    run: "RunDirectory", experiment: "type[Experiment]", preset: str | None, changes: dict[str, Any]
+) -> "Experiment":
     """The options that the run was started with; refuses if others are given."""
     stored = run.config()
     if stored.get("experiment") != experiment.name:
@@ -236,7 +171,7 @@ def _resumed(
 def _try_out(
     run: "RunDirectory", parts: "Sequence[Part]", running: Running, *, tensorboard: bool
 ) -> None:
-    """Find out what is missing before anything is written: room, an extra, data or memory."""
+    """Find out what is missing before anything is written: disk space, an extra, data, memory."""
     from ewc_paper.live.tensorboard import check_installed
     from ewc_paper.runs.disk_space import check_room
 

@@ -1,17 +1,24 @@
 """Options: dataclass fields with their help and the values that fit, checked in one place.
 
+A group of options is a frozen dataclass of such fields, and the first sentence of its docstring is
+its title on the command line. A config inherits the groups that it uses, so an option is declared
+once and is the setting of an algorithm, the option of an experiment, the entry in config.json and
+the line of help.
+
 The same check serves the command line, presets and options read back from a config.json: a value
 must have the field's type, be one of its choices or lie within its range (so a number is always
 finite), and several values must all differ.
 """
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, field, fields
 from typing import Any
 
 from ewc_paper.errors import RunError
 
-MANY = 10**9  # the limit of counts that only time and room limit
+MANY = 10**9  # the limit of counts that only time and disk space limit
+LARGE = 1e12  # the limit of other numbers that have none of their own
 
 
 def option(
@@ -29,8 +36,8 @@ def option(
     Args:
         default: the default value, which also tells the type; for None the annotation does.
         help: one line for the command line.
-        low: the least number that fits; numbers need both limits.
-        high: the largest number that fits.
+        low: the least number that fits; numbers need it.
+        high: the largest number that fits; without it, `MANY` for counts and `LARGE` for others.
         choices: the texts that fit.
         rising: two numbers, from and to, instead of values that all differ.
         common: whether `--help` shows it; `--help-all` shows all.
@@ -40,6 +47,32 @@ def option(
     metadata = {"help": help, "low": low, "high": high, "choices": choices, "rising": rising}
     metadata["common"] = common
     return field(default=default, metadata=metadata)
+
+
+def groups(config: type) -> dict[type, list[Field[Any]]]:
+    """The options of a config by the class that first declares them, in the order of its bases."""
+    by_name = {one.name: one for one in fields(config)}
+    declared_by = {
+        name: group for group in config.__mro__ for name in inspect.get_annotations(group)
+    }
+    found: dict[type, list[Field[Any]]] = {}
+    for group in config.__mro__:
+        names = [name for name in inspect.get_annotations(group) if name in by_name]
+        own = [by_name[name] for name in names if declared_by[name] is group]
+        if own:
+            found[group] = own
+    return found
+
+
+def title(group: type) -> str:
+    """The first sentence of the group's docstring, as a heading."""
+    text = " ".join((group.__doc__ or "").split())
+    return text.partition(". ")[0].removesuffix(".").replace("`", "")
+
+
+def values_of(group: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the given values that are fields of the group."""
+    return {one.name: given[one.name] for one in fields(group) if one.name in given}
 
 
 def flag(name: str) -> str:
@@ -54,6 +87,14 @@ def kind_of(one: Field[Any]) -> type:
     return type(one.default[0] if isinstance(one.default, tuple) else one.default)
 
 
+def limits(one: Field[Any]) -> tuple[float, float]:
+    """The least and the largest number that fit an option that is a number."""
+    low, high = one.metadata["low"], one.metadata["high"]
+    if high is None:
+        high = MANY if kind_of(one) is int else LARGE
+    return low, high
+
+
 def plain(value: Any) -> str:
     """A value as people write it, and as it stands in the names of parts."""
     if isinstance(value, list | tuple):
@@ -63,10 +104,11 @@ def plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def check_options(config: Any) -> None:
-    """Refuse a dataclass of options if one of its values does not fit."""
+def check_options(config: type, values: Mapping[str, Any]) -> None:
+    """Refuse values for the options of a config if one of them does not fit."""
     for one in fields(config):
-        _check(one, getattr(config, one.name))
+        if one.name in values:
+            _check(one, values[one.name])
 
 
 def _check(one: Field[Any], value: Any) -> None:
@@ -77,22 +119,27 @@ def _check(one: Field[Any], value: Any) -> None:
         raise RunError(f"{flag(one.name)} takes {'several' if several else 'one'}, got {value!r}")
     for each in value if several else (value,):
         _check_each(one, each)
-    if one.metadata["rising"]:
+    if one.metadata.get("rising"):
         _check_rising(one, value)
     elif several:
         _check_different(one, value)
 
 
 def _check_each(one: Field[Any], value: Any) -> None:
-    low, high, choices = (one.metadata[key] for key in ("low", "high", "choices"))
-    kind = kind_of(one)
-    if type(value) is not kind and not (kind is float and type(value) is int):
+    kind, choices = kind_of(one), one.metadata.get("choices")
+    if type(value) not in ((int, float) if kind is float else (kind,)):
         raise RunError(f"{flag(one.name)} must be of type {kind.__name__}, got {value!r}")
     if choices is not None and value not in choices:
         raise RunError(f"{flag(one.name)} must be one of {', '.join(choices)}, got {value}")
-    if low is not None and not value >= low:
+    if kind in (int, float):
+        _check_range(one, value)
+
+
+def _check_range(one: Field[Any], value: float) -> None:
+    low, high = limits(one)
+    if not value >= low:
         raise RunError(f"{flag(one.name)} must be at least {low:g}, got {value}")
-    if high is not None and not value <= high:
+    if not value <= high:
         raise RunError(f"{flag(one.name)} must be at most {high:g}, got {value}")
 
 

@@ -1,8 +1,8 @@
-"""Randomness as a function of place: every stream is derived from the seed and its use.
+"""Random numbers: every stream has a seed of its own, derived from the run's seed and its use.
 
-Because nothing depends on how many numbers were drawn before, a run that goes on from a checkpoint
-draws the same numbers as one that was never stopped, and a task's permutation does not depend on
-how many tasks there are.
+No stream depends on how many numbers were drawn from another. So a run that goes on from a
+checkpoint draws the same numbers as one that was never stopped, and a task's permutation does not
+depend on how many tasks there are.
 """
 
 import hashlib
@@ -17,5 +17,5 @@ def derive_seed(seed: int, *use: object) -> int:
 
 
 def generator(seed: int, *use: object) -> torch.Generator:
-    """A fresh random stream for one use."""
+    """A new random stream for one use."""
     return torch.Generator().manual_seed(derive_seed(seed, *use))

@@ -1,4 +1,4 @@
-"""What reaches the terminal: errors as one line, no control codes, and output that can fail.
+"""Output on the terminal: errors as one line, no control codes, and writing that can fail.
 
 Texts in a run directory may come from anybody, so they are shown without markup and without
 characters that a terminal would obey.
@@ -22,10 +22,10 @@ def console() -> "Console":
     from rich.console import Console  # the help does without it
 
     class Terminal(Console):
-        """Leaves it to its user what follows when nobody reads any more."""
+        """Raises when the output is closed, where rich would end the program."""
 
         def on_broken_pipe(self) -> None:
-            """Called while the error is handled; rich would end the program here."""
+            """Called while the error is handled."""
             raise
 
     return Terminal(markup=False, emoji=False)
@@ -58,7 +58,7 @@ def guarded(command: Callable[[], int], errors: tuple[type[Exception], ...]) -> 
         said = f"cannot {place} ({error.strerror})"
     except KeyboardInterrupt:
         code, said = 130, "interrupted"
-    except SystemExit:  # of the parser, after its help or its own error
+    except SystemExit:  # from the parser, after its help or its own error
         said = _lost_output()
         if not said:
             raise
@@ -70,7 +70,7 @@ def guarded(command: Callable[[], int], errors: tuple[type[Exception], ...]) -> 
 
 
 def _lost_output() -> str:
-    """Write what is left of the output; if it cannot be, give it up and say so.
+    """Write the rest of the output; if that fails, discard it and return what is wrong.
 
     When Python ends it would try again, and print a traceback.
     """

@@ -9,10 +9,21 @@ from typing import Any
 
 import pytest
 
-from ewc_paper.cli import Running, main
+from ewc_paper.cli import main
 from ewc_paper.errors import RunError
 from ewc_paper.experiments import EXPERIMENTS
-from ewc_paper.options import check_options, flag, kind_of, option, plain
+from ewc_paper.options import (
+    check_options,
+    flag,
+    groups,
+    kind_of,
+    limits,
+    option,
+    plain,
+    title,
+    values_of,
+)
+from ewc_paper.parser import Running
 from ewc_paper.runs.directory import RunDirectory
 
 NEVER = {  # texts that no option of the type takes
@@ -43,7 +54,7 @@ def arguments(one: Field[Any]) -> Iterator[tuple[list[str], bool]]:
     for text in (*NEVER[kind_of(one)], *ZEROS[kind_of(one)]):
         yield [f"{flag(one.name)}={text}"], text in ZEROS[kind_of(one)]
     yield [flag(one.name)], False
-    if isinstance(one.default, tuple) and not one.metadata["rising"]:
+    if isinstance(one.default, tuple) and not one.metadata.get("rising"):
         text = plain(one.default[0])
         yield [flag(one.name), text, text], False
     else:
@@ -86,9 +97,7 @@ def test_bad_values_are_one_line_and_leave_nothing_behind(
 def test_every_number_has_a_finite_range(experiment: str) -> None:
     for one in (*fields(EXPERIMENTS[experiment]), *fields(Running)):
         if kind_of(one) in (int, float):
-            low, high = one.metadata["low"], one.metadata["high"]
-            assert low is not None
-            assert high is not None
+            low, high = limits(one)
             assert -math.inf < low < high < math.inf, one.name
 
 
@@ -103,6 +112,7 @@ class Some:
     sizes: tuple[float, ...] = option((1.0,), "sizes", low=0, high=100)
     span: tuple[float, ...] = option((0.0, 1.0), "from and to", low=0, high=1, rising=True)
     switch: bool = option(False, "on or off")
+    steps: int = option(1, "a count that time limits", low=0)
 
 
 @pytest.mark.parametrize(
@@ -130,15 +140,58 @@ class Some:
         ({"span": (1.0, 0.5)}, "--span must be two rising numbers, got 1 0.5"),
         ({"span": (1.0,)}, "--span must be two rising numbers, got 1"),
         ({"switch": "on"}, "--switch must be of type bool, got 'on'"),
+        ({"steps": 10**10}, r"--steps must be at most 1e\+09, got 10000000000"),
     ],
 )
 def test_a_value_that_does_not_fit_is_named(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(RunError, match=f"^{said}$"):
-        check_options(Some(**changes))
+        check_options(Some, changes)
 
 
 @pytest.mark.parametrize(
     "changes", [{}, {"size": 1}, {"limit": 0.5}, {"names": ("b", "a")}, {"span": (0.5, 0.5)}]
 )
 def test_values_that_fit_are_taken(changes: dict[str, Any]) -> None:
-    check_options(Some(**changes))
+    check_options(Some, changes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """The `engine`. It has
+    cylinders.
+    """
+
+    power: int = option(1, "power", low=1)
+    fuel: str = option("gas", "fuel", choices=("gas", "oil"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wheels:
+    """The wheels."""
+
+    wheels: int = option(4, "number of wheels", low=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truck(Engine, Wheels):
+    """Engine and wheels."""
+
+    wheels: int = option(6, "number of wheels", low=6)
+    load: float = option(1.0, "load", low=0)
+
+
+def test_an_option_belongs_to_the_group_that_first_declares_it() -> None:
+    found = {group: [one.name for one in options] for group, options in groups(Truck).items()}
+    assert found == {Truck: ["load"], Engine: ["power", "fuel"], Wheels: ["wheels"]}
+    assert list(found) == [Truck, Engine, Wheels]
+    assert groups(Truck)[Wheels][0].default == 6
+
+
+def test_the_title_is_the_first_sentence() -> None:
+    assert [title(group) for group in (Engine, Wheels)] == ["The engine", "The wheels"]
+
+
+def test_the_values_of_a_group_are_those_that_are_given() -> None:
+    given = {"power": 3, "load": 2.0, "color": "red"}
+    assert values_of(Truck, given) == {"power": 3, "load": 2.0}
+    assert values_of(Wheels, given) == {}

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from ewc_paper.games.agent import Agent
-from ewc_paper.games.config import Settings
+from ewc_paper.games.config import AgentConfig
 from ewc_paper.games.replay import Batch
 
 STATE_SHAPE, ACTIONS = (10, 10, 10), 6
@@ -13,7 +13,7 @@ STATE_SHAPE, ACTIONS = (10, 10, 10), 6
 
 def make_agent(**settings: Any) -> Agent:
     given: dict[str, Any] = {"network": "minatar", "history": 1, "batch_size": 8, **settings}
-    agent = Agent(Settings(**given), STATE_SHAPE, ACTIONS, seed=0)
+    agent = Agent(AgentConfig(**given), STATE_SHAPE, ACTIONS, seed=0)
     return agent
 
 

@@ -57,7 +57,7 @@ class RecognizerConfig:
     )
 
     def __post_init__(self) -> None:
-        for setting in fields(self):
+        for setting in fields(RecognizerConfig):  # a subclass may have more
             value = _checked(setting, getattr(self, setting.name))
             object.__setattr__(self, setting.name, value)
 

@@ -1,7 +1,16 @@
 """The experiments: one folder per figure of the paper, with how it is run and how it is drawn.
 
-They are imported when they are asked for: all of them need torch, which takes seconds to import,
-and `ewc --help` does not.
+To add an experiment called `my-figure`:
+
+1. `my_figure/run.py`: a frozen dataclass derived from `experiment.Experiment`, or from what
+   `permuted_mnist` or `playing` share. Its fields are the command-line options (`options.option`),
+   its `presets` their values at each scale, and `_parts` yields the learners to run.
+2. `my_figure/figure.py`: the functions `draw` and `table` (see `view.View`), which read the run
+   directory alone.
+3. An entry in the table below, and one in `check.LAYOUTS` on what the figure reads.
+
+Experiments are imported when they are asked for: all of them need torch, which takes seconds to
+import, and `ewc --help` and `ewc list` do not.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,9 +18,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ewc_paper.experiments.experiment import Config
+    from ewc_paper.experiments.experiment import Experiment
 
-# by name: the class of the config, and what is measured
+# by name: the class in the folder's run.py, and what is measured, which is its docstring too
 _EXPERIMENTS = {
     "schematic": (
         "Schematic",
@@ -35,7 +44,7 @@ _EXPERIMENTS = {
     ),
     "games": (
         "Games",
-        "Games one after another with returns: plain training, EWC, and a network a game.",
+        "Games one after another with returns: plain training, EWC, and one network per game.",
     ),
     "perturbation": (
         "Perturbations",
@@ -50,13 +59,13 @@ _EXPERIMENTS = {
 SUMMARIES = {name: summary for name, (_, summary) in _EXPERIMENTS.items()}
 
 
-class _Experiments(Mapping[str, "type[Config]"]):
-    """By name, the config of an experiment; importing it waits until it is looked up."""
+class _Experiments(Mapping[str, "type[Experiment]"]):
+    """By name, the class of an experiment; importing it waits until it is looked up."""
 
-    def __getitem__(self, name: str) -> "type[Config]":
+    def __getitem__(self, name: str) -> "type[Experiment]":
         module = import_module(f"{__name__}.{name.replace('-', '_')}.run")
-        config: type[Config] = getattr(module, _EXPERIMENTS[name][0])
-        return config
+        experiment: type[Experiment] = getattr(module, _EXPERIMENTS[name][0])
+        return experiment
 
     def __iter__(self) -> Iterator[str]:
         return iter(_EXPERIMENTS)

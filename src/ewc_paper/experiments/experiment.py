@@ -1,4 +1,4 @@
-"""Configs: a dataclass per experiment, whose fields are its command-line options, help included."""
+"""What an experiment is: a dataclass whose fields are its command-line options, help included."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,34 +15,43 @@ MAX_PARTS = 10_000  # the largest preset, that of the paper's `games`, has 196
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
-    """What all experiments have: a name, presets, and the parts to run."""
+class Experiment:
+    """What all experiments have: a name, presets, options, and the parts to run.
+
+    An experiment inherits the groups of options that it uses, adds its own, and yields its parts
+    from `_parts`.
+    """
 
     name: ClassVar[str]
     presets: ClassVar[Presets]
 
-    seed: int = option(0, "where all randomness comes from", low=0, high=2**63 - 1)
+    seed: int = option(0, "seed of all random numbers", low=0, high=2**63 - 1, common=True)
 
     @classmethod
     def preset(cls, preset: str, **changes: Any) -> Self:
         """The options of a preset, some of them changed; refuses what does not fit."""
-        config = cls(**{**cls.presets[preset], **changes})
-        config.check()
-        return config
+        return cls._checked({**cls.presets[preset], **changes})
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Self:
-        """The options that `to_dict` gave, back from JSON; refuses what does not fit."""
+        """The options that `to_dict` gave, back from JSON; refuses what does not fit.
+
+        Keys that are no options, such as those of an older version, are left out.
+        """
         names = [one.name for one in fields(cls) if one.name in stored]
         values: dict[str, Any] = {name: stored[name] for name in names}
         lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-        config = cls(**(values | lists))
+        return cls._checked(values | lists)
+
+    @classmethod
+    def _checked(cls, values: dict[str, Any]) -> Self:
+        check_options(cls, values)
+        config = cls(**values)
         config.check()
         return config
 
     def check(self) -> None:
-        """Refuse options that do not fit, each by itself or together."""
-        check_options(self)
+        """Refuse options that do not fit together."""
 
     def to_dict(self) -> dict[str, Any]:
         return {"experiment": self.name, **asdict(self)}
@@ -61,3 +70,16 @@ class Config:
 
     def _parts(self) -> Iterator[Part]:
         raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatedExperiment(Experiment):
+    """An experiment that is run with several seeds."""
+
+    seeds: int = option(
+        1, "number of seeds, counted from --seed; several give bands", low=1, common=True
+    )
+
+    @property
+    def all_seeds(self) -> range:
+        return range(self.seed, self.seed + self.seeds)

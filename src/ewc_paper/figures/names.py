@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
+from ewc_paper.games import arms
+
 T = TypeVar("T")
 
 METHODS = {
@@ -15,12 +17,7 @@ METHODS = {
     "single": "single task",
 }
 
-ARMS = {
-    "plain": "plain",
-    "ewc-labels": "EWC, true labels",
-    "ewc-fmn": "EWC + Forget-Me-Not",
-    "single": "single games",
-}
+ARMS = {name: arm.title for name, arm in arms.ARMS.items()}
 
 
 def in_order(found: Mapping[str, T], order: Iterable[str]) -> dict[str, T]:

@@ -1,5 +1,8 @@
 """Every number of the agent, in one place; the defaults are the paper's.
 
+Each group of options is a dataclass; `AgentConfig` is all of them, and an experiment inherits the
+groups that it uses. The recognizer's group is the library's `RecognizerConfig`.
+
 All times are agent steps: one step is one decision, which lasts four frames of the emulator.
 
 Where the paper's appendix contradicts itself or leaves something open, it is settled here:
@@ -8,84 +11,147 @@ Where the paper's appendix contradicts itself or leaves something open, it is se
    table's 5e4 the "min. history" of 5e4 would be the whole memory.
 2. Target network: the text updates it every 3e4 "time steps", the table every 7,500 steps. These
    agree if the text counts frames (30,000 / 4), so we take 7,500 steps. Exploration is likewise
-   counted in frames by the table: it starts to fall after 50,000 frames and ends after 1,050,000.
+   counted in frames by the table: it starts to decay after 50,000 frames and ends after 1,050,000.
 3. Initial weights: uniform within ±σ, "σ set to the square root of the incoming hidden units" can
    only be one over that root; for a convolution the incoming units are kernel area x filters.
-4. Switch matrix Γ of the recogniser: its rows sum to one for two contexts only; we share the
-   switch probability evenly among the others (see `recognition`).
+4. Switch matrix Γ of the recognizer: its rows sum to one for two contexts only; we share the
+   switch probability evenly among the others (see `ewc.recognition`).
 5. "Maximum learning rate" 2.5e-3: RMSProp's step is rate / √(v + ε²) with ε = rate / maximum.
 6. The Fisher is not specified for a Q-network. `fisher` chooses; each has a default strength.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args
 
+from ewc.recognition.config import RecognizerConfig
 from ewc.step_size import How
+from ewc_paper.games.network import NETWORKS
+from ewc_paper.options import option
 
 FisherKind = Literal["gaussian", "td", "td-minibatch"]
+OptimizerName = Literal["rmsprop", "adam"]
 
 # λ where none is given. The paper's 400 fits the squared minibatch gradient, the smallest of them.
 STRENGTHS: dict[str, float] = {"gaussian": 1.0, "td": 10.0, "td-minibatch": 400.0}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """The agent, its training, its memory of tasks, its task recognition and its tests."""
+class WorldConfig:
+    """The games that are played."""
 
-    # what it sees and acts on
-    size: int = 84  # side of an Atari frame
-    history: int = 4  # frames that make a state
-    environments: int = 4  # copies of the game played at once
-    max_episode_steps: int = 27_000
+    size: int = option(84, "side of an Atari frame, in pixels", low=36, high=210)
+    environments: int = option(4, "copies of a game played at once", low=1, high=1024)
+    max_episode_steps: int = option(27_000, "steps after which an episode is cut off", low=1)
 
-    # network and Q-learning
-    network: str = "paper"  # a key of network.NETWORKS
-    double: bool = True
-    discount: float = 0.99
-    n_step: int = 1
-    batch_size: int = 32
-    update_every: int = 4  # steps a minibatch
-    target_every: int = 7_500
-    replay_capacity: int = 500_000  # transitions a task
-    min_history: int = 50_000  # transitions before a task is learned from
-    optimizer: str = "rmsprop"
-    lr: float = 2.5e-4
-    max_lr: float = 2.5e-3  # of rmsprop
-    adam_epsilon: float = 1.5e-4  # Rainbow's: larger than the moments of units that are dead
-    max_gradient_norm: float = 50.0
-    average_span: int = 0  # updates that the parameters of a test are averaged over; 0: the last
-    fresh_optimizer: bool = False  # forget the optimizer's moments when the task changes
 
-    # exploration, on each task's own timer
-    epsilon: float = 0.01  # where it ends
-    epsilon_start: int = 12_500
-    epsilon_end: int = 262_500
+@dataclass(frozen=True, kw_only=True)
+class QLearningConfig:
+    """The network and Q-learning."""
 
-    # elastic weight consolidation
-    strength: float | None = None  # λ; None takes the default of the Fisher's kind
-    fisher: FisherKind = "gaussian"
-    fisher_batches: int = 100
-    floor: float = 0.0  # fraction of each layer's mean Fisher added everywhere
-    normalize: float | None = None  # scale each task's Fisher to this trace
-    leak: float = 0.0  # slope that the Fisher sees in units where they are off
-    silence: bool = False  # zero a task's gains of the units that are dead on it
-    how: How = "proximal"
-    ewc_start: int = 5_000_000  # steps in a task before its well is dug
-    min_visit: int = 1_000  # steps since it was dug before it is dug anew: not for a passing doubt
+    network: str = option("paper", "architecture", choices=tuple(NETWORKS), common=True)
+    history: int = option(4, "frames per state", low=1, high=64)
+    double: bool = option(True, "Double Q-learning")
+    discount: float = option(0.99, "discount factor γ per step", low=0, high=1)
+    n_step: int = option(1, "steps of reward before the bootstrap", low=1, high=1000)
+    batch_size: int = option(32, "transitions per minibatch", low=1, high=10_000)
+    update_every: int = option(4, "steps per minibatch", low=1)
+    target_every: int = option(7_500, "steps per update of the target network", low=1)
+    replay_capacity: int = option(500_000, "transitions kept per task", low=1, common=True)
+    min_history: int = option(50_000, "transitions of a task before it is learned from", low=1)
+    optimizer: OptimizerName = option("rmsprop", "optimizer", choices=get_args(OptimizerName))
+    lr: float = option(2.5e-4, "learning rate", low=1e-12, high=1e3, common=True)
+    max_lr: float = option(2.5e-3, "maximum learning rate of RMSProp", low=1e-9, high=1e3)
+    adam_epsilon: float = option(  # Rainbow's: larger than the moments of units that are dead
+        1.5e-4, "ε of Adam, added to the square root", low=1e-12, high=1e3
+    )
+    max_gradient_norm: float = option(
+        50.0, "norm that a larger gradient is scaled to", low=1e-9, high=1e12
+    )
+    average_span: int = option(
+        0, "updates that the tested parameters are averaged over; 0: the last alone", low=0
+    )
 
-    # task recognition
-    levels: int = 8  # grey levels a pixel is rounded to
-    prior: float = 1.0  # Dirichlet mass a pixel
-    window: int = 4  # observations a window
-    wins: int = 2  # windows in a row that open a task
-    independent: float = 15.0  # pixels that a frame counts as
 
-    # schedule and tests
-    segment_steps: int = 1_000_000
-    test_episodes: int = 20
-    test_epsilon: float = 0.01
-    report_every: int = 10_000
+@dataclass(frozen=True, kw_only=True)
+class ExplorationConfig:
+    """Exploration, which decays separately for each task."""
+
+    epsilon: float = option(0.01, "exploration rate at the end of its decay", low=0, high=1)
+    epsilon_start: int = option(12_500, "steps in a task before its exploration decays", low=0)
+    epsilon_end: int = option(262_500, "steps in a task when its exploration has decayed", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QFisherConfig:
+    """The Fisher of the Q-network."""
+
+    fisher: FisherKind = option(
+        "gaussian", "which Fisher", choices=get_args(FisherKind), common=True
+    )
+    fisher_batches: int = option(100, "minibatches per Fisher", low=1)
+    leak: float = option(
+        0.0, "slope that the Fisher assumes for units where they are off", low=0, high=1
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsolidationConfig:
+    """Elastic weight consolidation, when the task changes."""
+
+    strength: float | None = option(
+        None, "λ of EWC; none takes the default of the Fisher's kind", low=0, common=True
+    )
+    floor: float = option(
+        0.0, "fraction of each layer's mean Fisher added to all its entries", low=0, high=1e6
+    )
+    normalize: float | None = option(
+        None, "trace that each task's Fisher is scaled to", low=1e-9, high=1e12
+    )
+    silence: bool = option(False, "zero the gains of units that are dead on a task when it is left")
+    how: How = option("proximal", "how the pull is computed", choices=get_args(How))
+    ewc_start: int = option(5_000_000, "steps in a task before it is protected", low=0)
+    min_visit: int = option(  # so that a task the recognizer mistook for another stays as it was
+        1_000, "steps in a task before its protection is renewed", low=0
+    )
+    fresh_optimizer: bool = option(False, "reset the optimizer's moments when the task changes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleConfig:
+    """The schedule of games."""
+
+    segment_steps: int = option(1_000_000, "steps per segment of the schedule", low=1, common=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasurementConfig:
+    """Tests and reports."""
+
+    test_episodes: int = option(20, "episodes per game and test", low=1, high=1000, common=True)
+    test_epsilon: float = option(0.01, "exploration rate in tests", low=0, high=1)
+    report_every: int = option(10_000, "steps per row of training statistics", low=1)
+
+
+# The recognizer's settings for the paper's games; its own defaults suit other images.
+RECOGNIZER: dict[str, Any] = {"levels": 8, "wins": 2, "independent": 15.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentConfig(
+    WorldConfig,
+    QLearningConfig,
+    ExplorationConfig,
+    QFisherConfig,
+    ConsolidationConfig,
+    RecognizerConfig,
+    ScheduleConfig,
+    MeasurementConfig,
+):
+    """An agent that learns games one after another: all groups together."""
 
     @property
     def resolved_strength(self) -> float:
         return STRENGTHS[self.fisher] if self.strength is None else self.strength
+
+
+Settings = AgentConfig  # until the learners are moved

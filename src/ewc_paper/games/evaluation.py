@@ -18,7 +18,7 @@ from ewc_paper.games.agent import Agent
 from ewc_paper.games.config import Settings
 from ewc_paper.games.replay import Replay
 from ewc_paper.games.scores import normalized
-from ewc_paper.games.worlds.game import Game, make_game
+from ewc_paper.games.worlds.game import Game, file_name, make_game
 from ewc_paper.seeding import derive_seed
 
 Recognize = Callable[[NDArray[np.uint8]], int]
@@ -177,5 +177,4 @@ def write_clip(directory: Path, game: str, frames: list[NDArray[np.uint8]]) -> N
     shown = (stacked * brightness[:, None, None]).max(1).astype(np.uint8)
     folder = directory / "clips"
     folder.mkdir(exist_ok=True)
-    name = game.replace("/", "-").replace(":", "-")
-    np.savez_compressed(folder / f"{name}.npz", frames=shown)
+    np.savez_compressed(folder / f"{file_name(game)}.npz", frames=shown)

@@ -1,18 +1,38 @@
 """The experience of all tasks: a replay memory for each, and the rows whose task is undecided."""
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ewc_paper.games.config import Settings
-from ewc_paper.games.replay import Replay, Row
+from ewc_paper.games.config import AgentConfig
+from ewc_paper.games.replay import Replay, Row, file_bytes
+from ewc_paper.games.worlds.game import frame_shape
+
+REPLAY_FILES = "replay-{context}.rows"
+REPLAY_PATTERN = REPLAY_FILES.format(context="*")
+
+
+def replay_bytes(settings: AgentConfig, schedule: Sequence[str]) -> int:
+    """What the replay memories take on disk, one for each game of the schedule."""
+    rows_per_segment = -(-settings.segment_steps // settings.environments)
+    return sum(
+        file_bytes(
+            settings.replay_capacity,
+            settings.environments,
+            frame_shape(game, settings.size),
+            visits * rows_per_segment,
+        )
+        for game, visits in Counter(schedule).items()
+    )
 
 
 class Experience:
     """Rows are held back until their task is decided, and then stored in its replay memory."""
 
-    def __init__(self, settings: Settings, frame_shape: tuple[int, int, int]) -> None:
+    def __init__(self, settings: AgentConfig, frame_shape: tuple[int, int, int]) -> None:
         self._settings, self._frame_shape = settings, frame_shape
         self.replays: dict[int, Replay] = {}
         self.pending: list[Row] = []
@@ -49,9 +69,13 @@ class Experience:
                 history=settings.history,
                 n_step=settings.n_step,
                 discount=settings.discount,
-                file=self.directory / f"replay-{context}.rows" if self.directory else None,
+                file=self._file(context),
             )
         return self.replays[context]
+
+    def _file(self, context: int) -> Path | None:
+        name = REPLAY_FILES.format(context=context)
+        return self.directory / name if self.directory else None
 
     def state_dict(self) -> dict[str, Any]:
         """How much each replay memory's file holds, and the rows that are in none yet."""

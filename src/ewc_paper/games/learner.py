@@ -7,7 +7,7 @@ timers, recogniser, random numbers and, as the actions since their start, the ru
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 from ewc.fisher.scaling import shaped, trace
-from ewc.recognition import ForgetMeNot
+from ewc.recognition import ForgetMeNot, RecognizerConfig
 from ewc_paper.games.agent import Agent
+from ewc_paper.games.arms import ARMS
 from ewc_paper.games.config import Settings
 from ewc_paper.games.consolidation import importance, silence_dead_units
 from ewc_paper.games.evaluation import Examiner, FrameStacks, Recognize
@@ -53,13 +54,13 @@ class ContinualLearner:
     ) -> None:
         torch.set_flush_denormal(True)  # arithmetic on denormals is some twenty times slower
         self.seed, self.games, self.schedule, self.settings = seed, games, schedule, settings
-        self.protected = arm.startswith("ewc")
+        self.protected = ARMS[arm].protected
         game = make_game(schedule[0], settings.size)
         self.frame_shape, num_actions = game.frame_shape, game.num_actions
         channels, *sides = self.frame_shape
         state_shape = (settings.history * channels, sides[0], sides[1])
         self.agent = Agent(settings, state_shape, num_actions, derive_seed(seed, "weights"))
-        self.recognizer = _make_recognizer(settings) if arm == "ewc-fmn" else None
+        self.recognizer = _make_recognizer(settings) if ARMS[arm].recognizes else None
         self.experience = Experience(settings, self.frame_shape)
         self.examiner = Examiner(games, settings)
         self.random = np.random.default_rng(derive_seed(seed, "actions"))
@@ -336,8 +337,9 @@ _PLAIN = (
 
 
 def _make_recognizer(settings: Settings) -> ForgetMeNot:
-    names = ("levels", "prior", "window", "wins", "independent")
-    return ForgetMeNot(**{name: getattr(settings, name) for name in names})
+    return ForgetMeNot(
+        **{one.name: getattr(settings, one.name) for one in fields(RecognizerConfig)}
+    )
 
 
 def _with_text_keys(counts: dict[int, int]) -> dict[str, int]:

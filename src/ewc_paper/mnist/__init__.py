@@ -1,1 +1,1 @@
-"""The supervised world: permuted images, the network, and learning tasks in a row."""
+"""The supervised world: permuted images, the network, and learning tasks one after another."""

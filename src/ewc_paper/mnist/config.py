@@ -1,15 +1,22 @@
-"""What one network is told: its method, its size and how it is trained."""
+"""The options of permuted MNIST: its data, the network, how it is trained and what it remembers.
 
-import math
-from collections.abc import Iterable
+Each group of options is a dataclass, and an experiment inherits the groups that it uses.
+`TasksConfig` and `TrainingConfig` are what one network is made from: its tasks, and its training.
+
+The paper tells neither the batch size, λ and the strength of its L2 baseline, nor over how many
+images its Fisher is taken; the defaults here and the presets of the experiments are our choice.
+"""
+
 from dataclasses import dataclass
-from typing import Literal
-
-from torch import nn
-from torch.optim import SGD, Adam, Optimizer
+from typing import Literal, get_args
 
 from ewc.fisher.likelihood import Kind
 from ewc.step_size import How
+from ewc_paper.mnist.data import SIDE
+from ewc_paper.options import option
+
+OptimizerName = Literal["sgd", "adam"]
+Schedule = Literal["constant", "linear", "cosine"]
 
 
 @dataclass(frozen=True)
@@ -18,7 +25,7 @@ class Method:
 
     pull: Literal["none", "l2", "ewc"] = "none"
     dropout: bool = False  # with early stopping, as in the paper's appendix
-    joint: bool = False  # trains on all tasks so far: the ceiling
+    joint: bool = False  # trains on all tasks so far: the upper bound
 
 
 METHODS = {
@@ -30,44 +37,101 @@ METHODS = {
 }
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How one network learns its tasks, one after another."""
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """The data."""
 
-    method: str = "ewc"
-    tasks: int = 3
-    layers: int = 2
-    width: int = 400
-    epochs: int = 5
-    batch_size: int = 128
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    lr: float = 0.05
-    momentum: float = 0.9
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    strength: float = 100.0
-    decay: float = 1.0
-    how: How = "proximal"
-    kind: Kind = "exact"
-    fisher_samples: int = 10_000
-    floor: float = 0.0
-    average: float = 0.0
-    segments: int = 1
-    curves: bool = False
+    data: str | None = option(
+        None, "directory of an IDX data set of MNIST's shape; MNIST itself without"
+    )
+    train_samples: int | None = option(None, "train on only the first so many images", low=1)
+    test_samples: int | None = option(None, "test on only the first so many images", low=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationConfig:
+    """The data. Images for early stopping and search."""
+
+    validation_samples: int = option(
+        0, "training images held out for early stopping and search", low=0
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PermutationConfig:
+    """The data. What is permuted."""
+
+    square: int = option(
+        SIDE, "side of the centered square of pixels that is permuted", low=1, high=SIDE
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TasksConfig(DataConfig, ValidationConfig, PermutationConfig):
+    """The data and its permutations: the tasks of one network."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig:
+    """The network."""
+
+    layers: int = option(2, "hidden layers", low=1, high=100, common=True)
+    width: int = option(400, "units per hidden layer", low=1, high=100_000, common=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizationConfig:
+    """The training."""
+
+    tasks: int = option(
+        3, "number of tasks, learned one after another", low=1, high=1000, common=True
+    )
+    epochs: int = option(5, "epochs per task", low=1, common=True)
+    batch_size: int = option(64, "images per gradient step", low=1, common=True)
+    optimizer: OptimizerName = option("sgd", "optimizer", choices=get_args(OptimizerName))
+    lr: float = option(
+        0.1, "learning rate at the start of each task", low=1e-12, high=1e3, common=True
+    )
+    momentum: float = option(0.9, "momentum of SGD", low=0, high=1)
+    schedule: Schedule = option(
+        "constant", "learning rate within a task", choices=get_args(Schedule)
+    )
+    average: float = option(
+        0.5, "fraction of each task, at its end, whose weights are averaged", low=0, high=1
+    )
+    segments: int = option(
+        4, "segments per epoch; a run can be stopped after each", low=1, high=10_000
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FisherConfig:
+    """The Fisher and the memory of tasks."""
+
+    kind: Kind = option("exact", "which Fisher protects a task", choices=get_args(Kind))
+    fisher_samples: int = option(10_000, "images per Fisher", low=1, common=True)
+    floor: float = option(
+        0.0, "fraction of each layer's mean Fisher added to all its entries", low=0, high=1e6
+    )
+    decay: float = option(
+        1.0, "factor on the memory at each new task; below 1 is online EWC", low=0, high=1
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PullConfig:
+    """The pull on the weights."""
+
+    strength: float = option(
+        30.0, "λ of EWC: how much old tasks count against the new one", low=0, common=True
+    )
+    how: How = option("proximal", "how the pull is computed", choices=get_args(How))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig(NetworkConfig, OptimizationConfig, FisherConfig, PullConfig):
+    """How one network learns its tasks, one after another: all groups, and what sets it apart."""
+
+    method: str = "ewc"  # a key of METHODS
     seed: int = 0
-
-
-def make_optimizer(recipe: Recipe, parameters: Iterable[nn.Parameter]) -> Optimizer:
-    if recipe.optimizer == "adam":
-        return Adam(parameters, lr=recipe.lr, fused=True)
-    return SGD(parameters, lr=recipe.lr, momentum=recipe.momentum, fused=True)
-
-
-def learning_rate(recipe: Recipe, trained: float) -> float:
-    """The rate once the fraction `trained` of a task's epochs is over; every task starts anew."""
-    match recipe.schedule:
-        case "constant":
-            return recipe.lr
-        case "linear":
-            return recipe.lr * (1 - trained)
-        case "cosine":
-            return recipe.lr * (1 + math.cos(math.pi * trained)) / 2
+    curves: bool = False  # measure after every segment, not only after every task

@@ -1,8 +1,7 @@
-"""Learning tasks in a row: one training loop for every method.
+"""Learning tasks one after another: one training loop for every method.
 
 The loop is a generator that knows nothing of logs, files or screens. It yields after each segment
-(a part of an epoch), and whenever it has yielded, `state_dict()` holds all that is needed to go on
-from there, bit for bit.
+of an epoch, and then `state_dict()` holds all that is needed to continue from there, bit for bit.
 """
 
 import math
@@ -14,29 +13,32 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ewc.memory import EWC
-from ewc_paper.mnist.config import METHODS, Recipe, learning_rate, make_optimizer
+from ewc_paper.mnist.config import METHODS, TrainingConfig
 from ewc_paper.mnist.data import Split
+from ewc_paper.mnist.final_weights import EarlyStopping, WeightAverage
 from ewc_paper.mnist.network import accuracy, is_finite, mlp
-from ewc_paper.mnist.solution import EarlyStopping, WeightAverage
+from ewc_paper.mnist.optimization import learning_rate, make_optimizer
 from ewc_paper.mnist.tasks import PermutedTasks
 from ewc_paper.seeding import derive_seed, generator
 
 FISHER_BATCH = 500
-AVERAGE_EVERY = 5  # gradient steps: neighbours tell little, and a mean costs as much as a step
+AVERAGE_EVERY = (
+    5  # gradient steps: successive weights are much alike, and a mean costs as much as a step
+)
 
 
-class Learner:
+class PermutedMnistLearner:
     """One network that learns the tasks 0, 1, 2, ... by one method."""
 
-    def __init__(self, tasks: PermutedTasks, recipe: Recipe) -> None:
+    def __init__(self, tasks: PermutedTasks, config: TrainingConfig) -> None:
         self.tasks = tasks
-        self.recipe = recipe
-        self.method = METHODS[recipe.method]
-        self.model = mlp(recipe.layers, recipe.width, dropout=self.method.dropout, seed=recipe.seed)
-        # Every method has a memory; that of plain SGD stays empty. The L2 baseline holds the
-        # previous solution alone: decay 0.
-        decay = 0.0 if self.method.pull == "l2" else recipe.decay
-        self.memory = EWC(self.model, strength=recipe.strength, decay=decay)
+        self.config = config
+        self.method = METHODS[config.method]
+        self.model = mlp(config.layers, config.width, dropout=self.method.dropout, seed=config.seed)
+        # Every method has a memory; that of plain SGD stays empty. The L2 baseline keeps only the
+        # weights of the last task: decay 0.
+        decay = 0.0 if self.method.pull == "l2" else config.decay
+        self.memory = EWC(self.model, strength=config.strength, decay=decay)
         self.task = self.epoch = self.segment = self.gradient_steps = 0
         self.diverged = False
         self._begin_task()
@@ -44,50 +46,50 @@ class Learner:
     def run(self) -> Iterator[dict[str, Any] | None]:
         """Train to the end; yields a row of measurements, or None where nothing is recorded."""
         while self.progress < 1:
-            task, epoch = self.task, self.epoch + (self.segment + 1) / self.recipe.segments
+            task, epoch = self.task, self.epoch + (self.segment + 1) / self.config.segments
             loss = self._train_segment()
             task_ended = self._advance(loss)
             row: dict[str, Any] = {"task": task, "epoch": epoch, "task_ended": task_ended}
             row["gradient_steps"] = self.gradient_steps
             row["loss"] = loss if math.isfinite(loss) else None
-            yield row | self._measure(task) if task_ended or self.recipe.curves else None
+            yield row | self._measure(task) if task_ended or self.config.curves else None
 
     @property
     def progress(self) -> float:
         """The fraction of all training that is over."""
         if self.diverged:
             return 1.0
-        return (self.task + self._trained) / self.recipe.tasks
+        return (self.task + self._trained) / self.config.tasks
 
     @property
     def _trained(self) -> float:
-        return (self.epoch + self.segment / self.recipe.segments) / self.recipe.epochs
+        return (self.epoch + self.segment / self.config.segments) / self.config.epochs
 
     def _begin_task(self) -> None:
         self.epoch = self.segment = 0
         self.stopping = EarlyStopping()
         self.average = WeightAverage()
-        # A fresh optimizer: the momentum of the last task is of no use to the next.
-        self.optimizer = make_optimizer(self.recipe, self.model.parameters())
-        if self.memory.tasks:  # an empty one would pull on nothing and yet cost time at every step
-            self.memory.attach(self.optimizer, how=self.recipe.how)
+        # A new optimizer: the momentum of the last task is of no use to the next.
+        self.optimizer = make_optimizer(self.config, self.model.parameters())
+        if self.memory.tasks:  # an empty one has no pull and would yet cost time at every step
+            self.memory.attach(self.optimizer, how=self.config.how)
 
     def _train_segment(self) -> float:
         """Train for one segment and return its mean loss."""
-        recipe, data = self.recipe, self._epoch_data()
-        random = generator(recipe.seed, "shuffle", self.task, self.epoch)
-        batches = torch.randperm(len(data), generator=random).split(recipe.batch_size)
-        first = len(batches) * self.segment // recipe.segments
-        last = len(batches) * (self.segment + 1) // recipe.segments
-        averaged_from = (1 - recipe.average) * recipe.epochs * len(batches)
-        # The rate changes between segments only, so that the pull is worked out once a segment.
+        config, data = self.config, self._epoch_data()
+        random = generator(config.seed, "shuffle", self.task, self.epoch)
+        batches = torch.randperm(len(data), generator=random).split(config.batch_size)
+        first = len(batches) * self.segment // config.segments
+        last = len(batches) * (self.segment + 1) // config.segments
+        averaged_from = (1 - config.average) * config.epochs * len(batches)
+        # The rate changes only between segments, so that the pull is prepared once per segment.
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(recipe, self._trained)
+            group["lr"] = learning_rate(config, self._trained)
         self.model.train()
         total = torch.zeros(())
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(
-                derive_seed(recipe.seed, "dropout", self.task, self.epoch, self.segment)
+                derive_seed(config.seed, "dropout", self.task, self.epoch, self.segment)
             )
             for number, rows in enumerate(batches[first:last], self.epoch * len(batches) + first):
                 self.optimizer.zero_grad()
@@ -102,11 +104,11 @@ class Learner:
         return float(total) / max(1, last - first)
 
     def _epoch_data(self) -> Split:
-        """The permuted training data, made once a task, or once an epoch for joint training."""
+        """The permuted training data, made once per task, or once per epoch for joint training."""
         key = (self.task, self.epoch if self.method.joint else 0)
         if getattr(self, "_data_key", None) != key:
             if self.method.joint:
-                random = generator(self.recipe.seed, "mixture", self.task, self.epoch)
+                random = generator(self.config.seed, "mixture", self.task, self.epoch)
                 self._data = self.tasks.mixture(range(self.task + 1), random)
             else:
                 self._data = self.tasks.permuted(self.tasks.data.train, self.task)
@@ -116,15 +118,15 @@ class Learner:
     def _advance(self, loss: float) -> bool:
         """Move on to the next segment; true when that ended the task."""
         self.segment += 1
-        if self.segment == self.recipe.segments:
+        if self.segment == self.config.segments:
             self.epoch, self.segment = self.epoch + 1, 0
         self.diverged = not (math.isfinite(loss) and is_finite(self.model))
         stop = self._stops_early()
-        if not (stop or self.diverged or self.epoch == self.recipe.epochs):
+        if not (stop or self.diverged or self.epoch == self.config.epochs):
             return False
-        solution = self.stopping.best or self.average.mean
-        if solution:
-            self.model.load_state_dict(solution)
+        final_weights = self.stopping.best or self.average.mean
+        if final_weights:
+            self.model.load_state_dict(final_weights)
         if not self.diverged:
             self._remember()
         self.task += 1
@@ -138,29 +140,29 @@ class Learner:
         return self.stopping.observe(1 - sum(accuracies) / len(accuracies), self.model)
 
     def _remember(self) -> None:
-        """Dig the well of the task just learned."""
+        """Consolidate the task just learned, so that the next ones leave its weights in place."""
         if self.method.pull == "l2":
             self.memory.anchor(1.0, task=str(self.task))
         elif self.method.pull == "ewc":
             self.memory.consolidate(
                 self.fisher_batches(self.task),
                 task=str(self.task),
-                kind=self.recipe.kind,
-                floor=self.recipe.floor,
-                generator=generator(self.recipe.seed, "fisher", self.task),
+                kind=self.config.kind,
+                floor=self.config.floor,
+                generator=generator(self.config.seed, "fisher", self.task),
             )
 
     def fisher_batches(self, task: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The task's first `fisher_samples` training images, in batches."""
-        sample = self.tasks.permuted(self.tasks.data.train[: self.recipe.fisher_samples], task)
+        sample = self.tasks.permuted(self.tasks.data.train[: self.config.fisher_samples], task)
         yield from zip(
             sample.images.split(FISHER_BATCH), sample.labels.split(FISHER_BATCH), strict=True
         )
 
     def _measure(self, task: int) -> dict[str, Any]:
         """The accuracy on every task so far, on the test and on the validation images."""
-        # A network of NaNs learns nothing more, so its row stands for all tasks to come.
-        task = self.recipe.tasks - 1 if self.diverged else task
+        # A network of NaNs learns nothing more, so this row is also that of all later tasks.
+        task = self.config.tasks - 1 if self.diverged else task
         measured: dict[str, Any] = {"accuracy": self._accuracies(self.tasks.data.test, task)}
         if len(self.tasks.data.validation):
             measured["validation"] = self._accuracies(self.tasks.data.validation, task)
@@ -186,7 +188,7 @@ class Learner:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from where `state_dict` was called, in a learner of the same tasks and recipe."""
+        """Continue from where `state_dict` was called, with the same tasks and config."""
         self.model.load_state_dict(state["model"])
         self.memory.load_state_dict(state["memory"])
         self._begin_task()

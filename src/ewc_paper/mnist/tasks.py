@@ -1,6 +1,6 @@
 """Permuted tasks: each task is the same images with its own fixed shuffle of the pixels.
 
-A shuffle may be limited to a centred square; the pixels outside it stay where they are.
+A shuffle may be limited to a centered square; the pixels outside it stay where they are.
 """
 
 from dataclasses import dataclass

@@ -11,38 +11,42 @@ import torch
 from support.tiny import OPTIONS, write_data
 from torch import nn
 
-from ewc_paper.mnist.config import METHODS, Recipe, learning_rate
+from ewc_paper.mnist.config import METHODS, TrainingConfig
 from ewc_paper.mnist.data import load
-from ewc_paper.mnist.learner import Learner
-from ewc_paper.mnist.network import accuracy, mlp
+from ewc_paper.mnist.learner import PermutedMnistLearner
+from ewc_paper.mnist.network import mlp
 from ewc_paper.mnist.tasks import PermutedTasks
 from ewc_paper.seeding import generator
 
-RECIPE = {name: OPTIONS[name] for name in OPTIONS if not name.endswith("_samples")}
+CONFIG = {
+    **{name: OPTIONS[name] for name in OPTIONS if not name.endswith("_samples")},
+    "fisher_samples": 40,
+    "strength": 100.0,
+    "average": 0.0,
+}
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Callable[..., Learner]:
+def make(tmp_path: Path) -> Callable[..., PermutedMnistLearner]:
     data = load(write_data(tmp_path, train=160), validation_samples=40)
 
-    def make(**options: Any) -> Learner:
-        return Learner(
-            PermutedTasks(data, seed=1), Recipe(**{**RECIPE, "fisher_samples": 40, **options})
-        )
+    def make(**options: Any) -> PermutedMnistLearner:
+        config = TrainingConfig(**{**CONFIG, **options})
+        return PermutedMnistLearner(PermutedTasks(data, seed=1), config)
 
     return make
 
 
-def finished(learner: Learner) -> Learner:
+def finished(learner: PermutedMnistLearner) -> PermutedMnistLearner:
     list(learner.run())
     return learner
 
 
-def weights(learner: Learner) -> torch.Tensor:
+def weights(learner: PermutedMnistLearner) -> torch.Tensor:
     return torch.cat([w.detach().flatten() for w in learner.model.parameters()])
 
 
-def test_plain_sgd_is_a_plain_loop(make: Callable[..., Learner]) -> None:
+def test_plain_sgd_is_a_plain_loop(make: Callable[..., PermutedMnistLearner]) -> None:
     learner = finished(make(method="sgd", schedule="linear", segments=1))
     model = mlp(1, 8, seed=0)
     for task in range(2):
@@ -56,7 +60,7 @@ def test_plain_sgd_is_a_plain_loop(make: Callable[..., Learner]) -> None:
                 grads = torch.autograd.grad(loss, list(model.parameters()))
                 for w, v, g in zip(model.parameters(), velocity, grads, strict=True):
                     v.mul_(0.9).add_(g)
-                    w.data -= learner.recipe.lr * (1 - epoch / 2) * v
+                    w.data -= learner.config.lr * (1 - epoch / 2) * v
     for ours, plain in zip(learner.model.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(ours, plain, atol=1e-6, rtol=1e-5)
 
@@ -64,7 +68,7 @@ def test_plain_sgd_is_a_plain_loop(make: Callable[..., Learner]) -> None:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("average", [0.0, 0.6])
 def test_a_learner_restored_after_any_segment_ends_bit_for_bit_the_same(
-    make: Callable[..., Learner], method: str, average: float
+    make: Callable[..., PermutedMnistLearner], method: str, average: float
 ) -> None:
     options = {"method": method, "curves": True, "average": average, "schedule": "cosine"}
     learner = make(**options)
@@ -85,14 +89,14 @@ def _copy(value: Any) -> Any:
     return {key: _copy(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
-def test_ewc_of_strength_zero_is_plain_sgd(make: Callable[..., Learner]) -> None:
+def test_ewc_of_strength_zero_is_plain_sgd(make: Callable[..., PermutedMnistLearner]) -> None:
     plain, free = finished(make(method="sgd")), finished(make(method="ewc", strength=0.0))
     assert torch.equal(weights(plain), weights(free))
 
 
 @pytest.mark.parametrize("method", ["ewc", "l2"])
 def test_the_pull_keeps_the_weights_near_the_first_solution(
-    make: Callable[..., Learner], method: str
+    make: Callable[..., PermutedMnistLearner], method: str
 ) -> None:
     def distance(strength: float) -> float:
         learner = make(method=method, strength=strength)
@@ -107,7 +111,7 @@ def test_the_pull_keeps_the_weights_near_the_first_solution(
     assert all(after < before for before, after in pairwise(distances))
 
 
-def test_l2_holds_the_previous_solution_alone(make: Callable[..., Learner]) -> None:
+def test_l2_holds_the_previous_solution_alone(make: Callable[..., PermutedMnistLearner]) -> None:
     learner = finished(make(method="l2", strength=2.0))
     assert learner.memory.penalty().item() == 0  # at the last solution itself
     with torch.no_grad():
@@ -117,7 +121,7 @@ def test_l2_holds_the_previous_solution_alone(make: Callable[..., Learner]) -> N
 
 
 def test_dropout_ends_with_the_weights_of_the_lowest_validation_error(
-    make: Callable[..., Learner],
+    make: Callable[..., PermutedMnistLearner],
 ) -> None:
     learner = make(method="dropout", tasks=1, epochs=200, lr=0.2, segments=1)
     errors: list[float] = []
@@ -135,12 +139,12 @@ def test_dropout_ends_with_the_weights_of_the_lowest_validation_error(
     assert 1 - accuracy == min(errors)
 
 
-def test_joint_training_learns_all_tasks_so_far(make: Callable[..., Learner]) -> None:
+def test_joint_training_learns_all_tasks_so_far(make: Callable[..., PermutedMnistLearner]) -> None:
     rows = [row for row in make(method="joint", epochs=40, width=32).run() if row]
     assert min(rows[-1]["accuracy"]) > 0.9
 
 
-def test_training_that_diverges_ends_and_says_so(make: Callable[..., Learner]) -> None:
+def test_training_that_diverges_ends_and_says_so(make: Callable[..., PermutedMnistLearner]) -> None:
     rows = [row for row in make(how="gradient", strength=1e30, tasks=3).run() if row]
     assert rows[-1]["diverged"]
     assert rows[-1]["loss"] is None
@@ -148,7 +152,7 @@ def test_training_that_diverges_ends_and_says_so(make: Callable[..., Learner]) -
 
 
 def test_weights_that_only_the_last_step_made_infinite_have_diverged(
-    make: Callable[..., Learner], monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., PermutedMnistLearner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learner = make(epochs=1, segments=1, tasks=1)
     train = learner._train_segment
@@ -163,7 +167,9 @@ def test_weights_that_only_the_last_step_made_infinite_have_diverged(
     assert row["diverged"]
 
 
-def test_rows_are_measured_after_each_task_or_each_segment(make: Callable[..., Learner]) -> None:
+def test_rows_are_measured_after_each_task_or_each_segment(
+    make: Callable[..., PermutedMnistLearner],
+) -> None:
     assert [row is None for row in make().run()] == [True, True, True, False] * 2
     learner = make(curves=True)
     rows = list(learner.run())
@@ -179,18 +185,3 @@ def test_rows_are_measured_after_each_task_or_each_segment(make: Callable[..., L
     guessed = learner.model(test.images).argmax(1)
     assert rows[-1] is not None
     assert rows[-1]["accuracy"][1] == (guessed == test.labels).double().mean().item()
-
-
-def test_the_rate_falls_within_a_task() -> None:
-    recipe = Recipe(lr=0.2, schedule="cosine")
-    assert [learning_rate(recipe, t) for t in (0, 0.5, 1)] == pytest.approx([0.2, 0.1, 0.0])
-    assert learning_rate(Recipe(lr=0.2, schedule="linear"), 0.25) == pytest.approx(0.15)
-    assert learning_rate(Recipe(lr=0.2), 0.9) == 0.2
-
-
-def test_accuracy_keeps_the_mode_and_leaves_dropout_out() -> None:
-    model = mlp(1, 8, dropout=True)
-    images, labels = torch.rand(50, 784), torch.randint(10, (50,))
-    values = {accuracy(model, images, labels, chunk=7) for _ in range(5)}
-    assert len(values) == 1
-    assert model.training

@@ -6,46 +6,46 @@ from typing import Any, ClassVar
 
 from ewc.fisher import fisher_diagonal
 from ewc.fisher.overlap import fisher_overlap_by_layer
-from ewc_paper.experiments.experiment import Presets
+from ewc_paper.errors import RunError
+from ewc_paper.experiments.experiment import Presets, RepeatedExperiment
 from ewc_paper.experiments.permuted_mnist import PAPER, PermutedMnist, make_tasks
-from ewc_paper.mnist.config import Recipe
+from ewc_paper.mnist.config import PullConfig, TrainingConfig
 from ewc_paper.mnist.data import SIDE
-from ewc_paper.mnist.learner import Learner
-from ewc_paper.options import MANY, option
+from ewc_paper.mnist.learner import PermutedMnistLearner
+from ewc_paper.options import option
 from ewc_paper.runs.engine import Part
+
+DEEP = {"tasks": 2, "layers": 6, "width": 100, "strength": 100.0}
 
 
 @dataclass(frozen=True, kw_only=True)
-class FisherOverlap(PermutedMnist):
+class FisherOverlap(RepeatedExperiment, PermutedMnist, PullConfig):
     """Fisher overlap of two tasks by depth, for small and large permuted squares (figure 3C)."""
 
     name = "fisher-overlap"
     presets: ClassVar[Presets] = {
-        "quick": {"epochs": 3, "fisher_samples": 2000},
-        "laptop": {"epochs": 20, "seeds": 3},
-        "paper": {**PAPER, "lr": 1e-3, "epochs": 100, "fisher_samples": 60_000},
+        "quick": {**DEEP, "lr": 0.03, "epochs": 3, "fisher_samples": 2000},
+        "laptop": {**DEEP, "lr": 0.03, "epochs": 20, "seeds": 3},
+        "paper": {**DEEP, **PAPER, "lr": 1e-3, "epochs": 100, "fisher_samples": 60_000},
     }
 
-    tasks: int = option(2, "number of tasks, learned one after another", low=2, high=1000)
-    strength: float = option(
-        100.0, "λ of EWC: how much old tasks count against the new one", low=0, high=1e12
+    squares: tuple[int, ...] = option(
+        (8, 26), "sides of the permuted squares", low=1, high=SIDE, common=True
     )
-    layers: int = option(6, "hidden layers", low=1, high=100)
-    width: int = option(100, "units a hidden layer", low=1, high=100_000)
-    lr: float = option(0.03, "learning rate at the start of each task", low=1e-12, high=1e3)
-    squares: tuple[int, ...] = option((8, 26), "sides of the permuted squares", low=1, high=SIDE)
-    seeds: int = option(
-        1, "number of seeds, counted from --seed; several give bands", low=1, high=MANY
-    )
+
+    def check(self) -> None:
+        super().check()
+        if self.tasks < 2:
+            raise RunError(f"--tasks must be at least 2, got {self.tasks}")
 
     def _parts(self) -> Iterator[Part]:
         for square in self.squares:
-            for seed in range(self.seed, self.seed + self.seeds):
+            for seed in self.all_seeds:
                 config = self.part_config(square=square, seed=seed)
                 yield Part(f"square{square}-seed{seed}", config, make_overlap_learner)
 
 
-class OverlapLearner(Learner):
+class OverlapLearner(PermutedMnistLearner):
     """Learns its tasks, then compares their Fishers at the weights that solve them all, if any."""
 
     def run(self) -> Iterator[dict[str, Any] | None]:
@@ -54,7 +54,7 @@ class OverlapLearner(Learner):
             return
         fishers = [
             fisher_diagonal(self.model, self.fisher_batches(task), kind="exact")
-            for task in range(self.recipe.tasks)
+            for task in range(self.config.tasks)
         ]
         overlaps = [
             list(fisher_overlap_by_layer(first, second).values())
@@ -66,4 +66,4 @@ class OverlapLearner(Learner):
 
 
 def make_overlap_learner(config: dict[str, Any]) -> OverlapLearner:
-    return OverlapLearner(make_tasks(config), Recipe(**config["recipe"]))
+    return OverlapLearner(make_tasks(config), TrainingConfig(**config["recipe"]))

@@ -13,6 +13,7 @@ from ewc_paper.experiments.games.data import Network, ceiling, curve, together, 
 from ewc_paper.figures.names import ARMS, game_name
 from ewc_paper.figures.seeds import plot_band
 from ewc_paper.figures.style import RED, axes, line, points, save, tidy
+from ewc_paper.games.arms import PROTECTED
 
 STEPS = EngFormatter(sep="")  # 40k, 1.2M
 
@@ -22,7 +23,7 @@ def draw_schedule(networks: Sequence[Network], file: Path) -> Path:
     network = networks[0]
     steps, start = network.settings["segment_steps"], network.settings["ewc_start"]
     ax = axes(6.4, 1.2 + 0.3 * len(network.games))
-    protected = any(one.arm.startswith("ewc") for one in networks)
+    protected = any(one.arm in PROTECTED for one in networks)
     trained = dict.fromkeys(network.games, 0)
     for segment, game in enumerate(network.schedule):
         row = network.games.index(game)

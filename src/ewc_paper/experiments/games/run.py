@@ -10,21 +10,22 @@ from ewc_paper.errors import RunError
 from ewc_paper.experiments.experiment import Presets
 from ewc_paper.experiments.playing import (
     ATARI_SMALL,
+    ATARI_SMALL_TASKS,
     MINATAR,
-    SINGLE,
+    MINATAR_TASKS,
     Playing,
     check_game,
     check_one_world,
-    file_name,
     make_part,
 )
+from ewc_paper.games.arms import ARMS, SINGLE
+from ewc_paper.games.config import RECOGNIZER, AgentConfig
 from ewc_paper.games.learner import make_continual
 from ewc_paper.games.schedule import segments
-from ewc_paper.options import MANY, option
+from ewc_paper.games.worlds.game import file_name
+from ewc_paper.options import option
 from ewc_paper.runs.engine import Part
 from ewc_paper.seeding import derive_seed
-
-ARMS = ("plain", "ewc-labels", "ewc-fmn", SINGLE)
 
 # The paper draws from the 19 games "for which the standalone DQN could reach human-level
 # performance in 50 million frames" and does not name them. Twenty games are at the human score or
@@ -55,13 +56,14 @@ POOL = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Games(Playing):
-    """Games one after another with returns: plain training, EWC, and a network a game."""
+class Games(Playing, AgentConfig):
+    """Games one after another with returns: plain training, EWC, and one network per game."""
 
     name = "games"
     presets: ClassVar[Presets] = {
         "quick": {
             **MINATAR,
+            **MINATAR_TASKS,
             "games": ("minatar/breakout", "minatar/space_invaders:rotate90"),
             "segment_steps": 5_000,
             "epsilon_end": 3_000,
@@ -69,6 +71,7 @@ class Games(Playing):
         },
         "laptop": {
             **MINATAR,
+            **MINATAR_TASKS,
             "games": (
                 "minatar/breakout",
                 "minatar/space_invaders:rotate90,actions1,channels1",
@@ -80,13 +83,15 @@ class Games(Playing):
         },
         "atari-small": {
             **ATARI_SMALL,
+            **ATARI_SMALL_TASKS,
             "games": ("CrazyClimber", "Krull", "UpNDown"),
             "segment_steps": 24_000,
             "test_episodes": 30,  # Krull's scores have a standard deviation of some 700
             "seeds": 2,
         },
-        # Ten segments of 5 million frames a game: 50 million, what the pool is chosen by.
+        # Ten segments of 5 million frames per game: 50 million, what the pool is chosen by.
         "paper": {
+            **RECOGNIZER,
             "games": POOL,
             "games_a_set": 10,
             "sets": 10,
@@ -97,20 +102,20 @@ class Games(Playing):
     }
 
     games: tuple[str, ...] = option(
-        ("minatar/breakout", "minatar/space_invaders"), "games to learn, or to draw the sets from"
+        ("minatar/breakout", "minatar/space_invaders"),
+        "games to learn, or to draw the sets from",
+        common=True,
     )
     games_a_set: int | None = option(
-        None, "games drawn for a set; without, all of them", low=2, high=1000
+        None, "games drawn per set; all of them if not given", low=2, high=1000
     )
     sets: int = option(1, "number of sets of games", low=1, high=1000)
-    visits: int = option(2, "segments that each game gets", low=1, high=10_000)
-    seeds: int = option(
-        1, "number of seeds, counted from --seed; several give bands", low=1, high=MANY
-    )
+    visits: int = option(2, "segments per game", low=1, high=10_000, common=True)
     arms: tuple[str, ...] = option(
-        ARMS,
-        "plain training, EWC told the game, EWC that recognises it, one network a game",
-        choices=ARMS,
+        tuple(ARMS),
+        "plain training, EWC told the game, EWC that recognizes it, one network per game",
+        choices=tuple(ARMS),
+        common=True,
     )
 
     def check(self) -> None:
@@ -122,25 +127,24 @@ class Games(Playing):
             raise RunError(
                 f"--games must name at least {self.games_a_set or 2} games, got {len(self.games)}"
             )
-        if "ewc-fmn" in self.arms and self.window > self.rows_a_segment:
+        if any(ARMS[arm].recognizes for arm in self.arms) and self.window > self.rows_per_segment:
             raise RunError(
-                f"--window must be at most {self.rows_a_segment}, the observations of a segment, "
+                f"--window must be at most {self.rows_per_segment}, the observations of a segment, "
                 f"for the arm ewc-fmn; got {self.window}"
             )
 
     def _parts(self) -> Iterator[Part]:
-        seeds = range(self.seed, self.seed + self.seeds)
         sets = [self._drawn(number) for number in range(self.sets)]
         together = [arm for arm in self.arms if arm != SINGLE]
         for number, games in enumerate(sets):
             label = f"set{number}-" if self.sets > 1 else ""
-            for seed in seeds:
+            for seed in self.all_seeds:
                 schedule = segments(games, self.visits, derive_seed(seed, "schedule", number))
                 for arm in together:
                     yield self._part(f"{arm}-{label}seed{seed}", arm, seed, games, schedule)
         if SINGLE in self.arms:
             for game in sorted({game for games in sets for game in games}, key=self.games.index):
-                for seed in seeds:
+                for seed in self.all_seeds:
                     name = f"{SINGLE}-{file_name(game)}-seed{seed}"
                     yield self._part(name, SINGLE, seed, [game], [game] * self.visits)
 

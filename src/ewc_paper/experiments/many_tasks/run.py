@@ -6,27 +6,44 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ewc_paper.experiments.experiment import Presets
-from ewc_paper.experiments.permuted_mnist import PAPER, PermutedMnist, make_learner
+from ewc_paper.experiments.experiment import Presets, RepeatedExperiment
+from ewc_paper.experiments.permuted_mnist import PAPER, MethodComparison, make_learner
 from ewc_paper.mnist.config import METHODS
-from ewc_paper.options import MANY, option
+from ewc_paper.options import option
 from ewc_paper.runs.engine import Part
 from ewc_paper.seeding import derive_seed
 
 SINGLE = "single"  # the dashed line: plain training on one task alone
+VALIDATED = {"validation_samples": 5000}  # dropout stops early
 
 
 @dataclass(frozen=True, kw_only=True)
-class ManyTasks(PermutedMnist):
+class ManyTasks(RepeatedExperiment, MethodComparison):
     """Average accuracy after 1, 2, 3, ... tasks, for EWC, dropout and others (figure 3B)."""
 
     name = "many-tasks"
     presets: ClassVar[Presets] = {
-        "quick": {"tasks": 5, "epochs": 1, "dropout_epochs": 1, "fisher_samples": 5000},
-        "laptop": {"width": 1000, "epochs": 2, "strength": 50.0, "floor": 0.02, "seeds": 3},
+        "quick": {
+            **VALIDATED,
+            "tasks": 5,
+            "epochs": 1,
+            "dropout_epochs": 1,
+            "fisher_samples": 5000,
+        },
+        "laptop": {
+            **VALIDATED,
+            "tasks": 10,
+            "width": 1000,
+            "epochs": 2,
+            "strength": 50.0,
+            "floor": 0.02,
+            "seeds": 3,
+        },
         "paper": {
+            **VALIDATED,
             **PAPER,
             "methods": ("ewc", "dropout", SINGLE),
+            "tasks": 10,
             "epochs": 100,
             "dropout_epochs": 100,
             "fisher_samples": 55_000,
@@ -34,30 +51,23 @@ class ManyTasks(PermutedMnist):
         },
     }
 
-    tasks: int = option(10, "number of tasks, learned one after another", low=1, high=1000)
-    validation_samples: int = option(
-        5000, "training images held out for early stopping and search", low=0, high=MANY
-    )
     methods: tuple[str, ...] = option(
-        ("ewc", "dropout", "sgd", SINGLE), "methods to compare", choices=(*METHODS, SINGLE)
-    )
-    l2_strength: float = option(
-        0.05, "coefficient of the L2 baseline's uniform pull", low=0, high=1e12
+        ("ewc", "dropout", "sgd", SINGLE),
+        "methods to compare",
+        choices=(*METHODS, SINGLE),
+        common=True,
     )
     dropout_epochs: int = option(
-        5, "epochs a task for dropout, cut short by early stopping", low=1, high=MANY
+        5, "epochs per task for dropout, cut short by early stopping", low=1
     )
     dropout_lr: float = option(
         0.01, "learning rate for dropout, where none is searched", low=1e-12, high=1e3
-    )
-    seeds: int = option(
-        1, "number of seeds, counted from --seed; several give bands", low=1, high=MANY
     )
     search: int = option(
         0,
         "combinations tried by random search; 0 takes lr, width and strength as given",
         low=0,
-        high=MANY,
+        common=True,
     )
     lr_range: tuple[float, ...] = option(
         (1e-5, 1e-3), "learning rates searched, from and to", low=1e-12, high=1e3, rising=True
@@ -81,7 +91,7 @@ class ManyTasks(PermutedMnist):
     def _parts(self) -> Iterator[Part]:
         for method in self.methods:
             for number, combination in enumerate(self._combinations(method)):
-                for seed in range(self.seed, self.seed + self.seeds):
+                for seed in self.all_seeds:
                     changes: dict[str, Any] = {"method": method, "seed": seed}
                     if method == "dropout":
                         changes |= {"epochs": self.dropout_epochs, "lr": self.dropout_lr}
@@ -93,7 +103,7 @@ class ManyTasks(PermutedMnist):
 
     def _combinations(self, method: str) -> list[dict[str, Any]]:
         """The options to try: as given, or drawn evenly on a log scale (widths: a plain one)."""
-        strength = self.l2_strength if method == "l2" else self.strength
+        strength = self.strength_of(method)
         if not self.search:
             return [{"strength": strength}]
         random = np.random.default_rng(derive_seed(self.seed, "search"))

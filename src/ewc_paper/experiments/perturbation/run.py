@@ -19,19 +19,18 @@ from ewc_paper.experiments.experiment import Presets
 from ewc_paper.experiments.playing import (
     ATARI_SMALL,
     MINATAR,
-    SINGLE,
     Playing,
     check_game,
-    file_name,
     make_part,
 )
+from ewc_paper.games.arms import SINGLE
 from ewc_paper.games.config import Settings
 from ewc_paper.games.consolidation import importance
 from ewc_paper.games.evaluation import play
 from ewc_paper.games.learner import ContinualLearner
 from ewc_paper.games.scores import normalized
-from ewc_paper.games.worlds.game import make_game
-from ewc_paper.options import MANY, option
+from ewc_paper.games.worlds.game import file_name, make_game
+from ewc_paper.options import option
 from ewc_paper.runs.engine import Part
 from ewc_paper.seeding import derive_seed, generator
 
@@ -54,29 +53,28 @@ class Perturbations(Playing):
         "paper": {"game": "Breakout", "segment_steps": 12_500_000},
     }
 
-    game: str = option("minatar/breakout", "game that the agent learns")
-    seeds: int = option(
-        1, "number of seeds, counted from --seed; several give bands", low=1, high=MANY
-    )
+    game: str = option("minatar/breakout", "game that the agent learns", common=True)
     shapes: tuple[str, ...] = option(
-        get_args(NoiseShape), "shapes of the noise", choices=get_args(NoiseShape)
+        get_args(NoiseShape), "shapes of the noise", choices=get_args(NoiseShape), common=True
     )
     scales: tuple[float, ...] = option(
         (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
         "sizes of the noise: its root mean square over all weights",
         low=1e-12,
         high=1e6,
+        common=True,
     )
     damping: float = option(
-        1e-3, "λ of the inverse (F + λI)⁻¹, as a fraction of the mean Fisher", low=1e-12, high=1e12
+        1e-3, "λ of the inverse (F + λI)⁻¹, as a fraction of the mean Fisher", low=1e-12
     )
     tolerance: float = option(
         1e-6,
         "the null space is where the Fisher is at most this fraction of its mean",
         low=0,
-        high=1e12,
     )
-    noise_episodes: int = option(10, "episodes a point", low=1, high=1000)
+    noise_episodes: int = option(
+        10, "episodes per size and shape of the noise", low=1, high=1000, common=True
+    )
 
     def check(self) -> None:
         super().check()
@@ -85,7 +83,7 @@ class Perturbations(Playing):
     def _parts(self) -> Iterator[Part]:
         names = ("shapes", "scales", "damping", "tolerance", "noise_episodes")
         noise = {name: getattr(self, name) for name in names}
-        for seed in range(self.seed, self.seed + self.seeds):
+        for seed in self.all_seeds:
             config = self.part_config(SINGLE, seed, [self.game], [self.game])
             name = f"{SINGLE}-{file_name(self.game)}-seed{seed}"
             config["noise"] = noise

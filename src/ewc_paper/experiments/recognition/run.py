@@ -1,8 +1,8 @@
-"""How well the game is recognised from its frames alone, with switches and returns.
+"""How well the game is recognized from its frames alone, with switches and returns.
 
 Games are played one after another by a random policy, or by the networks that a run of `games` has
-trained one a game. Several copies are played at once, and of each step of all of them the
-recogniser sees one frame, each copy's in turn: with four copies, that is the paper's every fourth
+trained one per game. Several copies are played at once, and of each step of all of them the
+recognizer sees one frame, each copy's in turn: with four copies, that is the paper's every fourth
 step. A copy in turn also makes the frames of a window differ as frames of one game do: successive
 frames of one copy are so alike that every new screen looks like a new game.
 """
@@ -16,17 +16,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ewc.recognition import ForgetMeNot
+from ewc.recognition import ForgetMeNot, RecognizerConfig
 from ewc_paper.errors import RunError
-from ewc_paper.experiments.experiment import Config, Presets
+from ewc_paper.experiments.experiment import Presets, RepeatedExperiment
 from ewc_paper.experiments.playing import check_one_world
 from ewc_paper.games.agent import Agent
-from ewc_paper.games.config import Settings
+from ewc_paper.games.config import RECOGNIZER, ScheduleConfig, Settings, WorldConfig
 from ewc_paper.games.evaluation import FrameStacks
 from ewc_paper.games.schedule import segments
 from ewc_paper.games.worlds.environments import Environments
 from ewc_paper.games.worlds.game import check_name
-from ewc_paper.options import MANY, option
+from ewc_paper.options import option
 from ewc_paper.runs.checkpoint import load_checkpoint
 from ewc_paper.runs.directory import RunDirectory
 from ewc_paper.runs.engine import Part
@@ -42,37 +42,25 @@ GAMES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recognition(Config):
+class Recognition(RepeatedExperiment, WorldConfig, ScheduleConfig, RecognizerConfig):
     """How well ten Atari games are told apart by their frames, with switches and returns."""
 
     name = "recognition"
     presets: ClassVar[Presets] = {
-        "quick": {"visits": 2, "segment_steps": 800},
-        "laptop": {"seeds": 3},
-        "paper": {"size": 84, "visits": 10, "segment_steps": 1_250_000},
+        "quick": {**RECOGNIZER, "size": 42, "visits": 2, "segment_steps": 800},
+        "laptop": {**RECOGNIZER, "size": 42, "segment_steps": 2_000, "seeds": 3},
+        "paper": {**RECOGNIZER, "visits": 10, "segment_steps": 1_250_000},
     }
 
-    games: tuple[str, ...] = option(GAMES, "games to tell apart")
-    visits: int = option(4, "segments that each game gets", low=1, high=10_000)
-    segment_steps: int = option(2_000, "agent steps a segment", low=1, high=MANY)
-    seeds: int = option(1, "number of seeds, counted from --seed", low=1, high=MANY)
+    games: tuple[str, ...] = option(GAMES, "games to tell apart", common=True)
+    visits: int = option(4, "segments per game", low=1, high=10_000, common=True)
     agents: str | None = option(
-        None, "run directory of `games` whose single-game networks play; without, random actions"
+        None,
+        "run directory of `games` whose single-game networks play, each with the frames that it "
+        "was trained on; random actions if not given",
+        common=True,
     )
     epsilon: float = option(0.05, "fraction of random actions of the networks", low=0, high=1)
-    environments: int = option(4, "copies of a game played at once", low=1, high=1024)
-    size: int = option(42, "side of an Atari frame, if no network plays", low=36, high=210)
-    max_episode_steps: int = option(
-        27_000, "steps after which an episode is cut off", low=1, high=MANY
-    )
-
-    levels: int = option(8, "grey levels the recogniser tells apart", low=2, high=256)
-    prior: float = option(1.0, "Dirichlet mass a pixel of the recogniser", low=1e-9, high=1e9)
-    window: int = option(4, "observations a window of the recogniser", low=1, high=MANY)
-    wins: int = option(2, "windows in a row that open a task", low=1, high=MANY)
-    independent: float = option(
-        15.0, "independent pixels that a frame counts as in the recogniser", low=1e-9, high=1e12
-    )
 
     def check(self) -> None:
         super().check()
@@ -85,8 +73,9 @@ class Recognition(Config):
             _check_agents(self.agents, self.games)
 
     def _parts(self) -> Iterator[Part]:
-        for seed in range(self.seed, self.seed + self.seeds):
-            yield Part(f"seed{seed}", self.to_dict() | {"seed": seed}, make_run)
+        config = {name: value for name, value in self.to_dict().items() if name != "seeds"}
+        for seed in self.all_seeds:
+            yield Part(f"seed{seed}", config | {"seed": seed}, make_run)
 
 
 def _check_playable(game: str) -> None:

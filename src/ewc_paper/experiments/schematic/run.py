@@ -17,7 +17,7 @@ from torch.nn.functional import mse_loss
 
 from ewc.memory import EWC
 from ewc_paper.errors import RunError
-from ewc_paper.experiments.experiment import Config, Presets
+from ewc_paper.experiments.experiment import Experiment, Presets
 from ewc_paper.options import option
 from ewc_paper.runs.engine import Part
 from ewc_paper.seeding import generator
@@ -29,20 +29,20 @@ MAX_NUMBERS = 250_000_000  # of the landscape at once: 1 GB
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schematic(Config):
+class Schematic(Experiment):
     """The ways of SGD, L2 and EWC over the losses of two tasks, in two parameters (figure 1)."""
 
     name = "schematic"
     presets: ClassVar[Presets] = {"quick": {}, "laptop": {}, "paper": {}}
 
-    samples: int = option(2000, "samples a task", low=1, high=1_000_000)
-    gradient_steps: int = option(1000, "gradient steps a task", low=1, high=100_000)
-    lr: float = option(0.1, "learning rate of SGD", low=1e-12, high=1e3)
-    strength: float = option(3.0, "λ of EWC", low=0, high=1e12)
+    samples: int = option(2000, "samples per task", low=1, high=1_000_000, common=True)
+    gradient_steps: int = option(1000, "gradient steps per task", low=1, high=100_000, common=True)
+    lr: float = option(0.1, "learning rate of SGD", low=1e-12, high=1e3, common=True)
+    strength: float = option(3.0, "λ of EWC", low=0, common=True)
     l2_strength: float = option(
-        3.0, "coefficient of the L2 baseline's uniform pull", low=0, high=1e12
+        3.0, "coefficient of the L2 baseline's uniform pull", low=0, common=True
     )
-    grid: int = option(81, "points a side of the loss landscape", low=2, high=1000)
+    grid: int = option(81, "points per side of the loss landscape", low=2, high=1000, common=True)
 
     def check(self) -> None:
         super().check()

@@ -47,6 +47,20 @@ def check_name(name: str) -> None:
         rom_of(name)
 
 
+def file_name(name: str) -> str:
+    """The game's name as a part of file names."""
+    return name.replace("/", "-").replace(":", "-")
+
+
+def frame_shape(name: str, size: int) -> tuple[int, int, int]:
+    """The shape of a frame of the game called `name`, without making one."""
+    if name.startswith("minatar/"):
+        from ewc_paper.games.worlds.minatar import MinAtar
+
+        return MinAtar.frame_shape
+    return 1, size, size
+
+
 def make_game(name: str, size: int = 84, max_steps: int = 27_000) -> Game:
     """The game called `name`: an Atari game such as "Pong", or a MinAtar task (see `minatar`).
 

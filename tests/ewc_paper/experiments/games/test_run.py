@@ -15,7 +15,7 @@ from ewc_paper.errors import RunError
 from ewc_paper.experiments.games.data import read
 from ewc_paper.experiments.games.run import POOL, Games
 from ewc_paper.experiments.view import view_of
-from ewc_paper.games.config import Settings
+from ewc_paper.games.config import RECOGNIZER, AgentConfig
 from ewc_paper.games.replay import Replay
 from ewc_paper.games.scores import ATARI_SCORES
 from ewc_paper.options import flag
@@ -30,7 +30,7 @@ def by_name(**changes: Any) -> dict[str, Part]:
 
 def test_every_setting_of_the_agent_is_an_option_with_its_default() -> None:
     options = {one.name: one for one in fields(Games)}
-    for setting in fields(Settings):
+    for setting in fields(AgentConfig):
         assert options[setting.name].default == setting.default
         assert options[setting.name].metadata["help"]
 
@@ -39,7 +39,7 @@ def test_the_paper_preset_has_the_papers_settings_and_numbers() -> None:
     config = Games.preset("paper")
     parts = config.parts()
     settings = parts[0].config["settings"]
-    assert Settings(**settings) == Settings(segment_steps=1_250_000)
+    assert AgentConfig(**settings) == AgentConfig(segment_steps=1_250_000, **RECOGNIZER)
     assert 4 * config.visits * config.segment_steps == 50_000_000  # frames a game
     arms = Counter(part.config["arm"] for part in parts)
     assert arms["plain"] == arms["ewc-labels"] == arms["ewc-fmn"] == 10 * 4

@@ -1,4 +1,4 @@
-"""Which weights count as a task's solution: the best on validation, or a mean of late ones."""
+"""Which weights a task ends with: the best on validation, or a mean of late ones."""
 
 import math
 
@@ -9,9 +9,9 @@ from torch import Tensor, nn
 class EarlyStopping:
     """The rule of the paper's appendix, for one task.
 
-    Looks at the validation error over all tasks so far, at the end of every segment. Once it has
-    been above its lowest value more than `PATIENCE` times in a row the task ends, and the weights
-    go back to those of the lowest error.
+    It looks at the validation error over all tasks so far, at the end of every segment. When the
+    error has been above its lowest value more than `PATIENCE` times in a row, the task ends, and
+    the weights are set back to those of the lowest error.
     """
 
     PATIENCE = 5
@@ -22,7 +22,7 @@ class EarlyStopping:
         self.best: dict[str, Tensor] = {}
 
     def observe(self, error: float, model: nn.Module) -> bool:
-        """Take in an error; true when the task is to end."""
+        """Note an error; return whether the task ends."""
         if error <= self.lowest:
             self.lowest, self.increases = error, 0
             self.best = {name: w.detach().clone() for name, w in model.state_dict().items()}

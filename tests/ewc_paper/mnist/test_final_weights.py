@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from ewc_paper.mnist.solution import EarlyStopping, WeightAverage
+from ewc_paper.mnist.final_weights import EarlyStopping, WeightAverage
 
 
 def set_to(model: nn.Linear, value: float) -> nn.Linear:

@@ -1,0 +1,143 @@
+"""From dataclasses of options to the command line: one option per field, in named groups.
+
+`--help` shows the options that are marked as common, `--help-all` shows all of them.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import Field, dataclass, fields
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ewc_paper.options import flag, groups, kind_of, option, plain, title
+
+if TYPE_CHECKING:
+    from ewc_paper.experiments.experiment import Experiment
+
+DEFAULT_PRESET = "quick"
+
+
+@dataclass(frozen=True)
+class Running:
+    """How an experiment is run, which does not change its results."""
+
+    workers: int = option(2, "processes of one thread each", low=1, high=1024, common=True)
+    checkpoint_seconds: float = option(30.0, "time between checkpoints", low=0, high=86_400)
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, where argparse would print all options before it.
+
+    An option is written in full: one that an experiment does not have must not be taken for another
+    that begins alike.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def add_options(
+    parser: argparse.ArgumentParser, experiment: "type[Experiment]", arguments: Sequence[str]
+) -> None:
+    """Add what `ewc run` takes for an experiment.
+
+    Args:
+        parser: the parser of `ewc run NAME`.
+        experiment: the experiment of that name.
+        arguments: what is parsed; `--help-all` among them shows all options.
+    """
+    everything = "--help-all" in arguments
+    parser.usage = "%(prog)s [options]"
+    parser.add_argument("--help-all", action="help", help="show all options and exit")
+    _add_run_options(parser, experiment, everything)
+    headings = _by_heading(experiment)
+    if not everything:
+        options = [one for group in headings.values() for one in group]
+        headings = {"The options that are changed most often": options}
+    for heading, options in headings.items():
+        group = parser.add_argument_group(heading)
+        for one in options:
+            _add_option(group, one, _defaults(one, experiment), everything)
+    if not everything:
+        hidden = sum(not _is_common(one) for one in (*fields(experiment), *fields(Running)))
+        parser.epilog = f"{hidden} more options: {parser.prog} --help-all" if hidden else None
+
+
+def _add_run_options(
+    parser: argparse.ArgumentParser, experiment: "type[Experiment]", everything: bool
+) -> None:
+    parser.add_argument(
+        "--preset", choices=experiment.presets, help=f"scale (default: {DEFAULT_PRESET})"
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", help="run directory (default: runs/NAME/PRESET-SEED)"
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on with the run in that directory, with the options that it was started with; "
+        "in the default directory, start one if there is none",
+    )
+    for one in fields(Running):
+        _add_option(parser, one, f"default: {plain(one.default)}", everything)
+    parser.add_argument("--tensorboard", action="store_true", help="also write TensorBoard events")
+
+
+def _by_heading(experiment: "type[Experiment]") -> dict[str, list[Field[Any]]]:
+    """The options of an experiment by heading, its own first."""
+    from ewc_paper.experiments.experiment import Experiment  # needs torch
+
+    found: dict[str, list[Field[Any]]] = {}
+    for group, options in groups(experiment).items():
+        heading = "The experiment" if issubclass(group, Experiment) else title(group)
+        found[heading] = found.get(heading, []) + options
+    return found
+
+
+def _defaults(one: Field[Any], experiment: "type[Experiment]") -> str:
+    """The default of an option, by preset where they differ."""
+    values = {
+        preset: plain(chosen.get(one.name, one.default))
+        for preset, chosen in experiment.presets.items()
+    }
+    if len(set(values.values())) == 1:
+        return f"default: {values[DEFAULT_PRESET]}"
+    return ", ".join(f"{preset}: {value}" for preset, value in values.items())
+
+
+def _add_option(group: Any, one: Field[Any], default: str, everything: bool) -> None:
+    shown = f"{one.metadata['help']} ({default})".replace("%", "%%")
+    group.add_argument(
+        flag(one.name),
+        default=argparse.SUPPRESS,
+        help=shown if everything or _is_common(one) else argparse.SUPPRESS,
+        **_reading(one),
+    )
+
+
+def _is_common(one: Field[Any]) -> bool:
+    return bool(one.metadata.get("common"))
+
+
+def _reading(one: Field[Any]) -> dict[str, Any]:
+    """How argparse reads an option: a switch, one value or several."""
+    if isinstance(one.default, bool):
+        return {"action": argparse.BooleanOptionalAction}
+    kind, choices = kind_of(one), one.metadata.get("choices")
+    return {
+        "type": kind,
+        "nargs": "+" if isinstance(one.default, tuple) else None,
+        "choices": choices,
+        "metavar": None if choices else kind.__name__.upper(),
+    }
+
+
+def given_options(namespace: argparse.Namespace, config: type) -> dict[str, Any]:
+    """The options of a dataclass that were given on the command line."""
+    return {
+        one.name: tuple(value) if isinstance(value := vars(namespace)[one.name], list) else value
+        for one in fields(config)
+        if one.name in vars(namespace)
+    }

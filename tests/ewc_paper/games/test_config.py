@@ -1,0 +1,32 @@
+"""The agent's settings are one list: groups that share no field, the library's among them."""
+
+from dataclasses import asdict, fields
+
+import pytest
+
+from ewc.recognition import ForgetMeNot, RecognizerConfig
+from ewc_paper.games.config import RECOGNIZER, STRENGTHS, AgentConfig, FisherKind
+from ewc_paper.options import check_options, groups, values_of
+
+
+def test_groups_share_no_setting_and_together_are_the_agent() -> None:
+    found = groups(AgentConfig)
+    assert AgentConfig not in found
+    assert sum(len(fields(group)) for group in found) == len(fields(AgentConfig))
+
+
+def test_the_defaults_fit_their_limits() -> None:
+    check_options(AgentConfig, asdict(AgentConfig()) | RECOGNIZER)
+
+
+def test_the_recognizers_settings_are_the_librarys() -> None:
+    ours = values_of(RecognizerConfig, asdict(AgentConfig()))
+    assert ours == asdict(RecognizerConfig()) == asdict(ForgetMeNot().config)
+    with pytest.raises(ValueError, match="levels"):
+        AgentConfig(levels=1)
+
+
+@pytest.mark.parametrize("kind", STRENGTHS)
+def test_the_strength_depends_on_the_fisher_unless_given(kind: FisherKind) -> None:
+    assert AgentConfig(fisher=kind).resolved_strength == STRENGTHS[kind]
+    assert AgentConfig(fisher=kind, strength=0.0).resolved_strength == 0.0
