@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 # The rooms of each package, from the lowest to the highest. A room imports from those before it.
 ROOMS = {
     "ewc": (
-        *("warnings", "parameters", "fisher", "wells", "serialization"),
+        *("warnings", "parameters", "fisher", "wells", "ready_fisher", "serialization"),
         *("step_size", "pull_checks", "pull", "memory", "perturbation", "recognition", "__init__"),
     ),
     "ewc_paper": (

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ewc.fisher import fisher_diagonal
+from ewc.fisher.likelihood import Kind, Likelihood, Positions
 from ewc.fisher.scaling import shaped
 from ewc.parameters import (
     ParameterSelection,
@@ -27,6 +28,7 @@ from ewc.parameters import (
 )
 from ewc.pull import Pull
 from ewc.pull_checks import OwnerWatch
+from ewc.ready_fisher import ready_fisher
 from ewc.serialization import pack, unpack
 from ewc.step_size import How
 from ewc.warnings import fingerprint, warn_if_moved, warn_if_zero
@@ -107,30 +109,65 @@ class EWC:
 
     def consolidate(
         self,
-        batches: Iterable[Any],
+        batches: Iterable[Any] | Mapping[str, Tensor],
         *,
         task: str | None = None,
+        kind: Kind = "exact",
+        likelihood: Likelihood = "categorical",
+        positions: Positions = "mean",
+        max_samples: int | None = None,
+        generator: torch.Generator | None = None,
         floor: float = 0.0,
         normalize: float | None = None,
-        **fisher_options: Any,
     ) -> dict[str, Tensor]:
-        """Hold the present weights as the solution of a task; return the Fisher that holds them.
+        """Remember the current weights as the solution of a task.
 
-        `batches` and `fisher_options` (kind, likelihood, max_samples, generator) go to
-        `fisher_diagonal`. `floor` adds that fraction of each parameter's mean Fisher to all of its
-        entries, then `normalize` scales the whole to that trace. If anything fails, the memory is
-        as it was.
+        Args:
+            batches: data of the task, as `fisher_diagonal` takes it; or a ready Fisher, a mapping
+                of parameter names to tensors. A ready Fisher needs the options `kind` to
+                `generator` no more: leave them at their defaults.
+            task: the name of the task; by default the tasks are numbered.
+            kind: the kind of Fisher, see `fisher_diagonal`.
+            likelihood: what the outputs of the model mean, see `fisher_diagonal`.
+            positions: the scale for sequences, see `fisher_diagonal`.
+            max_samples: how many samples to use; all of them by default.
+            generator: the source of random labels for `kind="sampled"`.
+            floor: fraction of each parameter's mean Fisher that is added to all of its entries.
+            normalize: trace that the whole Fisher is scaled to, after the floor was added.
+
+        Returns:
+            The Fisher that was stored, one tensor per parameter. If anything fails, the memory
+            stays as it was.
+
+        Example:
+            >>> import torch, ewc
+            >>> model = torch.nn.Linear(4, 3)
+            >>> memory = ewc.EWC(model, strength=100.0)
+            >>> inputs, labels = torch.randn(8, 4), torch.randint(3, (8,))
+            >>> fisher = memory.consolidate([(inputs, labels)], task="A", kind="empirical")
+            >>> _ = memory.consolidate(fisher, task="B")
+            >>> memory.tasks
+            ('A', 'B')
         """
         task = self._new_name(task)
         _check_at_least_zero("floor", floor)
         if normalize is not None and not (math.isfinite(normalize) and normalize > 0):
             raise ValueError(f"expected normalize to be a finite trace > 0, got {normalize}")
         selected = select_parameters(self._model, self._selection)
+        options: dict[str, Any] = {
+            "kind": kind,
+            "likelihood": likelihood,
+            "positions": positions,
+            "max_samples": max_samples,
+            "generator": generator,
+        }
+        fisher = ready_fisher(batches, options, selected) if isinstance(batches, Mapping) else None
         if self._last_weights is not None:
             warn_if_moved(self._last_weights, self._parameters())
-        fisher = fisher_diagonal(
-            self._model, batches, parameters=selected.__contains__, **fisher_options
-        )
+        if fisher is None:
+            fisher = fisher_diagonal(
+                self._model, batches, parameters=selected.__contains__, **options
+            )
         warn_if_zero(fisher)
         fisher = shaped(fisher, floor=floor, normalize=normalize)
         self._hold(task, fisher, selected)
