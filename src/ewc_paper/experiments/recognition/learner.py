@@ -1,9 +1,8 @@
 """Games played one after another while a recognizer says which of them it sees.
 
-Several copies of a game are played at once, and the recognizer sees one frame per step of all of
-them, each copy's in turn: with four copies, that is the paper's every fourth step. Taking turns
-also makes the frames of a window differ as frames of one game do: successive frames of one copy are
-so alike that every new screen looks like a new game.
+Several copies of a game are played at once, and the recognizer sees one frame per row of steps, of
+each copy in turn. Taking turns makes the frames of a window differ as much as frames of one game
+do: successive frames of one copy are so similar that every new screen looks like a new game.
 """
 
 import time
@@ -11,173 +10,158 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from ewc.recognition import ForgetMeNot
 from ewc_paper.errors import RunError
 from ewc_paper.games.agent import Agent
 from ewc_paper.games.config import Settings
-from ewc_paper.games.evaluation import FrameStacks
+from ewc_paper.games.contexts import make_recognizer
+from ewc_paper.games.running_game import RunningGame
 from ewc_paper.games.schedule import segments
-from ewc_paper.games.worlds.environments import Environments
+from ewc_paper.games.segment_clock import SegmentClock
+from ewc_paper.games.worlds.game import Frame
 from ewc_paper.runs.checkpoint import load_checkpoint
 from ewc_paper.runs.directory import RunDirectory
 from ewc_paper.seeding import derive_seed
 
 CHUNK = 32  # rows played between two yields
-Runs = list[list[int]]  # [context, agent steps], one after another
+ContextSpans = list[list[int]]  # [context, agent steps] of successive spans in one context
 Options = dict[str, Any]  # the options of `recognition`, by name
 
 
 def make_run(config: Options) -> "RecognitionRun":
+    """Make the learner of one part of a run, from all options of `recognition`."""
     return RecognitionRun(config)
 
 
 class RecognitionRun:
-    """Plays the segments; yields a row a segment with the contexts that its steps were taken for.
+    """Plays the segments of a schedule, and yields the recognized contexts of each as one row.
 
-    `observed` is what the recogniser says at every step, `decided` its word at the last end of a
-    window, which is what an agent may act on that hands its experience to the task.
+    `observed` is what the recognizer says at every step. `decided` is what it said at the end of
+    the last window that had a winner: the word that an agent acts on.
     """
 
     def __init__(self, config: Options) -> None:
-        self.config = config
-        self.copies: int = config["environments"]
-        self.segment_steps: int = config["segment_steps"]
-        order = derive_seed(config["seed"], "schedule")
-        self.schedule = segments(config["games"], config["visits"], order)
-        self.recognizer = ForgetMeNot(
-            levels=config["levels"],
-            prior=config["prior"],
-            window=config["window"],
-            wins=config["wins"],
-            independent=config["independent"],
-        )
-        self.segment = self.row = self.context = 0
-        self.observed: Runs = []
-        self.decided: Runs = []
-        self.seconds = 0.0
-        self.player = self._begin_segment()
+        self.config, self.seed = config, config["seed"]
+        schedule = segments(config["games"], config["visits"], derive_seed(self.seed, "schedule"))
+        self.clock = SegmentClock(schedule, config["segment_steps"], config["environments"])
+        self.recognizer = make_recognizer(config)
+        self.context = 0  # the last one decided
+        self.observed: ContextSpans = []
+        self.decided: ContextSpans = []
+        self.seconds = 0.0  # of recognition in the current segment
+        self.player = self._start_game()
 
     @property
     def progress(self) -> float:
-        return (self.segment + self.row / self._rows_a_segment) / len(self.schedule)
-
-    @property
-    def _rows_a_segment(self) -> int:
-        return -(-self.segment_steps // self.copies)
-
-    @property
-    def _game(self) -> str:
-        return self.schedule[min(self.segment, len(self.schedule) - 1)]
-
-    def _begin_segment(self) -> "Player":
-        seed = derive_seed(self.config["seed"], "segment", self.segment)
-        return Player(self.config, self._game, seed)
+        """From 0 to 1."""
+        return self.clock.progress
 
     def run(self) -> Iterator[dict[str, Any] | None]:
-        while self.segment < len(self.schedule):
-            for _ in range(min(CHUNK, self._rows_a_segment - self.row)):
-                self._recognize(self.player.frame(self.row))
+        """Play all segments; yield one row per segment, and None in between."""
+        while not self.clock.over:
+            for _ in range(min(CHUNK, self.clock.rows_left)):
+                self._recognize(self.player.game.frame_in_turn(self.clock.row))
                 self.player.step()
-                self.row += 1
-            yield self._end_segment() if self.row == self._rows_a_segment else None
+                self.clock.tick()
+            yield None if self.clock.rows_left else self._end_segment()
 
-    def _recognize(self, frame: NDArray[np.uint8]) -> None:
-        started = time.thread_time()  # of this thread alone, whatever else the machine does
-        task = self.recognizer.observe(frame)
+    def _recognize(self, frame: Frame) -> None:
+        started = time.thread_time()  # of this thread alone: other processes do not count
+        context = self.recognizer.observe(frame)
         self.seconds += time.thread_time() - started
         if self.recognizer.decided:
-            self.context = task
-        _extend(self.observed, task, self.copies)
-        _extend(self.decided, self.context, self.copies)
+            self.context = context
+        _extend(self.observed, context, self.clock.copies)
+        _extend(self.decided, self.context, self.clock.copies)
 
     def _end_segment(self) -> dict[str, Any]:
-        steps = self._rows_a_segment * self.copies
+        """Return the row of the current segment, and start the next."""
+        agent_steps = self.clock.row * self.clock.copies
         row = {
             "kind": "segment",
-            "segment": self.segment,
-            "game": self._game,
-            "steps": steps,
+            "segment": self.clock.segment,
+            "game": self.clock.game,
+            "steps": agent_steps,
             "observed": self.observed,
             "decided": self.decided,
-            "milliseconds": 1e3 * self.seconds / steps,
+            "milliseconds": 1e3 * self.seconds / agent_steps,
         }
-        self.segment += 1
-        self.row, self.seconds, self.observed, self.decided = 0, 0.0, [], []
-        if self.segment < len(self.schedule):
-            self.player = self._begin_segment()
+        self.seconds, self.observed, self.decided = 0.0, [], []
+        self.clock.next_segment()
+        if not self.clock.over:
+            self.player = self._start_game()
         return row
+
+    def _start_game(self) -> "Player":
+        seed = derive_seed(self.seed, "segment", self.clock.segment)
+        return Player(self.config, self.clock.game, seed)
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            **{name: getattr(self, name) for name in _PLAIN},
+            "clock": self.clock.state_dict(),
             "recognizer": self.recognizer.state_dict(),
-            "player": self.player.state_dict(),
+            **{name: getattr(self, name) for name in _PLAIN},
+            "player": {} if self.clock.over else self.player.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state of a run with the same options."""
+        self.clock.load_state_dict(state["clock"])
+        self.recognizer.load_state_dict(state["recognizer"])
         for name in _PLAIN:
             setattr(self, name, state[name])
-        self.recognizer.load_state_dict(state["recognizer"])
-        if self.segment < len(self.schedule):
-            self.player = self._begin_segment()
+        if not self.clock.over:
+            self.player = self._start_game()
             self.player.load_state_dict(state["player"])
 
 
-_PLAIN = ("segment", "row", "context", "observed", "decided", "seconds")
+_PLAIN = ("context", "observed", "decided", "seconds")
 
 
 class Player:
-    """Copies of one game, played at random or by the network trained on it."""
+    """Plays copies of one game at random, or with the network that was trained on it.
+
+    Args:
+        config: the options of the run.
+        game: the name of the game.
+        seed: where all randomness comes from.
+    """
 
     def __init__(self, config: Options, game: str, seed: int) -> None:
-        self.random = np.random.default_rng(derive_seed(seed, "actions"))
-        self.epsilon = config["epsilon"]
         part = networks_by_game(config["agents"])[game] if config["agents"] else None
-        size = part.config()["settings"]["size"] if part else config["size"]
-        copies, max_steps = config["environments"], config["max_episode_steps"]
-        self.environments = Environments(game, copies, seed=seed, size=size, max_steps=max_steps)
-        self.agent = _load_agent(part, self.environments) if part else None
-        history = self.agent.settings.history if self.agent else 1
-        self.stacks = FrameStacks(copies, self.environments.frame_shape, history)
-        self._see()
-
-    def frame(self, row: int) -> NDArray[np.uint8]:
-        """The frame that the recogniser sees in this row: each copy's in turn."""
-        frames: NDArray[np.uint8] = self.environments.frames
-        one: NDArray[np.uint8] = frames[row % len(frames)]
-        return one
+        settings = part.config()["settings"] if part else {"size": config["size"], "history": 1}
+        self.game = RunningGame(
+            game,
+            config["environments"],
+            seed=seed,
+            size=settings["size"],
+            max_episode_steps=config["max_episode_steps"],
+            history=settings["history"],
+        )
+        self.agent = _load_agent(part, self.game) if part else None
+        self.epsilon = config["epsilon"]
+        self.random = np.random.default_rng(derive_seed(seed, "actions"))
 
     def step(self) -> None:
-        self.environments.step(self._actions())
-        self._see()
-
-    def _see(self) -> None:
-        self.stacks.push(self.environments.frames, self.environments.fresh)
+        """Take one action in each copy."""
+        self.game.step(self._actions())
 
     def _actions(self) -> NDArray[np.int64]:
         if self.agent is not None:
-            return self.agent.act(self.stacks.states, self.epsilon, self.random)
-        environments = self.environments
-        return self.random.integers(0, environments.num_actions, len(environments.frames))
+            return self.agent.act(self.game.states, self.epsilon, self.random)
+        return self.random.integers(0, self.game.num_actions, len(self.game.frames))
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "environments": self.environments.state_dict(),
-            "stacks": torch.tensor(self.stacks.states),
-            "random": self.random.bit_generator.state,
-        }
+        return {"game": self.game.state_dict(), "random": self.random.bit_generator.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.environments.load_state_dict(state["environments"])
-        self.stacks.states[:] = state["stacks"].numpy()
+        self.game.load_state_dict(state["game"])
         self.random.bit_generator.state = state["random"]
 
 
 def networks_by_game(directory: str) -> dict[str, RunDirectory]:
-    """By game, the first part of a run that was trained on it alone."""
+    """Return, by game, the first part of a run of `games` that was trained on it alone."""
     networks: dict[str, RunDirectory] = {}
     for part in RunDirectory(directory).parts():
         games = part.config().get("games", [])
@@ -186,11 +170,10 @@ def networks_by_game(directory: str) -> dict[str, RunDirectory]:
     return networks
 
 
-def _load_agent(part: RunDirectory, environments: Environments) -> Agent:
-    settings = Settings(**part.config()["settings"])
-    channels, height, width = environments.frame_shape
-    shape = (settings.history * channels, height, width)
-    agent = Agent(settings, shape, environments.num_actions, seed=0)
+def _load_agent(part: RunDirectory, game: RunningGame) -> Agent:
+    config = Settings(**part.config()["settings"])
+    state_shape = (config.history * game.frame_shape[0], *game.frame_shape[1:])
+    agent = Agent(config, state_shape, game.num_actions, seed=0)
     checkpoint = load_checkpoint(part.path)
     if checkpoint is None:
         raise RunError(f"--agents: {part.path} has no checkpoint yet")
@@ -198,8 +181,9 @@ def _load_agent(part: RunDirectory, environments: Environments) -> Agent:
     return agent
 
 
-def _extend(runs: Runs, context: int, steps: int) -> None:
-    if runs and runs[-1][0] == context:
-        runs[-1][1] += steps
+def _extend(spans: ContextSpans, context: int, agent_steps: int) -> None:
+    """Lengthen the last span, or start another if the context is a new one."""
+    if spans and spans[-1][0] == context:
+        spans[-1][1] += agent_steps
     else:
-        runs.append([context, steps])
+        spans.append([context, agent_steps])

@@ -1,0 +1,22 @@
+"""The arms that the experiments on games compare: what each network has."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What sets an arm apart; the training loop is the same for all."""
+
+    title: str  # in tables and figures
+    protected: bool = False  # by EWC
+    recognizes: bool = False  # works out the task from the frames, instead of being told
+
+
+ARMS = {
+    "plain": Arm("plain"),
+    "ewc-labels": Arm("EWC, true labels", protected=True),
+    "ewc-fmn": Arm("EWC + Forget-Me-Not", protected=True, recognizes=True),
+    "single": Arm("single games"),
+}
+SINGLE = "single"  # learns one game alone
+PROTECTED = tuple(name for name, arm in ARMS.items() if arm.protected)
