@@ -122,7 +122,7 @@ class ContinualLearner:
         """Leave a task for another: consolidate the old one, and stop the pull of the new one.
 
         The agent adopts the average of its parameters here and not at the end of a segment: until
-        the recognizer has noticed the new game the agent goes on learning, and a few updates would
+        the recognizer has noticed the new game the agent keeps learning, and a few updates would
         undo the averaging.
         """
         self.agent.adopt_average()

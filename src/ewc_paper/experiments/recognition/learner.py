@@ -38,7 +38,7 @@ class RecognitionRun:
     """Plays the segments of a schedule, and yields the recognized contexts of each as one row.
 
     `observed` is what the recognizer says at every step. `decided` is what it said at the end of
-    the last window that had a winner: the word that an agent acts on.
+    the last window that had a winner; this is what an agent would act on.
     """
 
     def __init__(self, config: Options) -> None:

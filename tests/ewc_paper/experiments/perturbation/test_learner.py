@@ -1,4 +1,4 @@
-"""Noise on a trained agent: drawn anew at every pass, gone afterwards, measured where it says."""
+"""Noise on a trained agent: drawn again at every pass, gone afterwards, measured where it says."""
 
 from pathlib import Path
 from typing import Any
