@@ -55,13 +55,13 @@ def ours(**settings: Any) -> Callable[[], object]:
         seed=0,
         games=["Pong"],
         schedule=["Pong"],
-        settings=AgentConfig(**{**COMMON, **settings}),
+        config=AgentConfig(**{**COMMON, **settings}),
     )
 
     def play(steps: int = STEPS) -> None:
-        until = learner.step + steps
-        while learner.step < until:
-            learner._play_chunk()
+        until = learner.clock.agent_steps + steps
+        while learner.clock.agent_steps < until:
+            learner.play(max_rows=32)
 
     play(HISTORY + 500)  # until it learns
     return play

@@ -1,1 +1,1 @@
-"""Reinforcement learning: games, one network that plays them all, and learning them in a row."""
+"""Reinforcement learning: games, one network that plays all of them, learned one after another."""

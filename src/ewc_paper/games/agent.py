@@ -1,51 +1,54 @@
-"""The agent: Double Q-learning with one network for all contexts, and EWC's pull on its weights.
+"""The agent: Double Q-learning with one network for all contexts, protected by EWC."""
 
-    y = r + γⁿ Q_target(s', argmax_a Q(s', a)),   loss = mean of h(Q(s, a) − y)
-
-with h the Huber loss, whose gradient is the TD error clipped to ±1.
-"""
-
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
 from ewc.memory import EWC
-from ewc_paper.games.config import Settings
+from ewc_paper.games.config import AgentConfig
+from ewc_paper.games.consolidation import q_network_fisher
 from ewc_paper.games.network import SHARED, QNetwork
-from ewc_paper.games.replay import Batch
+from ewc_paper.games.parameter_average import ParameterAverage, copy_parameters
+from ewc_paper.games.q_learning import QLearning
+from ewc_paper.games.replay import Transitions
 from ewc_paper.games.rmsprop import CappedRMSProp
 
 
 class Agent:
-    """Plays and learns in one context at a time; `enter` changes it."""
+    """Plays and learns in one context at a time; `enter` changes it.
+
+    Args:
+        config: its network, learning and memory of tasks.
+        state_shape: channels, height and width of a state.
+        num_actions: number of actions.
+        seed: seed of the initial weights.
+    """
 
     def __init__(
-        self, settings: Settings, state_shape: tuple[int, int, int], num_actions: int, seed: int
+        self, config: AgentConfig, state_shape: tuple[int, int, int], num_actions: int, seed: int
     ) -> None:
-        self.settings = settings
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.network = QNetwork(settings.network, state_shape, num_actions, seed).to(self.device)
-        self.target = QNetwork(settings.network, state_shape, num_actions, seed).to(self.device)
+        self.config, self.num_actions = config, num_actions
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.network = QNetwork(config.network, state_shape, num_actions, seed).to(device)
+        self.target = QNetwork(config.network, state_shape, num_actions, seed).to(device)
+        self.learning = QLearning(self.network, self.target, config.double, device)
         self.memory = EWC(
             self.network,
-            strength=settings.resolved_strength,
+            strength=config.resolved_strength,
             parameters=SHARED,
             keep_tasks=True,
         )
-        self.num_actions = num_actions
         self.optimizer: Optimizer
-        self._left_out = ExitStack()
+        self._left_out = ExitStack()  # the present context's own well, which does not pull
         self.add_context()
         self._renew_optimizer()
-        self._average: list[Tensor] = []
-        self._averaged = 0  # updates that the average is over
+        self._average = ParameterAverage(config.average_span)
         self.network.enter(0)
         self.target.enter(0)
 
@@ -54,7 +57,7 @@ class Agent:
         return self.network.context
 
     def add_context(self) -> None:
-        """Make room for one context more."""
+        """Give both networks one more context."""
         self.network.add_context()
         self.target.add_context()
 
@@ -66,12 +69,12 @@ class Agent:
         self.network.enter(context)
         self.target.enter(context)
         self._leave_out(context)
-        if new or self.settings.fresh_optimizer:
-            self._renew_optimizer(keep=not self.settings.fresh_optimizer)
-        self._forget_average()
+        if new or self.config.fresh_optimizer:
+            self._renew_optimizer(keep=not self.config.fresh_optimizer)
+        self._average.restart()
         self.update_target()
 
-    def show(self, context: int) -> None:
+    def act_in(self, context: int) -> None:
         """Act in this context for a while, as in a test; learning needs `enter`."""
         self.network.enter(context)
 
@@ -81,115 +84,110 @@ class Agent:
             self._left_out.enter_context(self.memory.without(str(context)))
 
     def _renew_optimizer(self, *, keep: bool = False) -> None:
-        """An optimizer over all parameters there are now, with the old one's moments if wished."""
+        """Make an optimizer of all present parameters; `keep` the moments of the old one."""
         state = dict(self.optimizer.state) if keep else {}
-        self.optimizer = make_optimizer(self.settings, list(self.network.parameters()))
+        self.optimizer = make_optimizer(self.config, list(self.network.parameters()))
         self.optimizer.state.update(state)
-        self.memory.attach(self.optimizer, how=self.settings.how)
+        self.memory.attach(self.optimizer, how=self.config.how)
 
     @torch.no_grad()
     def act(
         self, states: NDArray[np.uint8], epsilon: float, random: np.random.Generator
     ) -> NDArray[np.int64]:
-        """Greedy actions, a fraction ε of them replaced by random ones."""
-        values: Tensor = self.network(self._tensor(states), folded=True)
+        """Return one action per state.
+
+        Args:
+            states: uint8 [n, channels, height, width].
+            epsilon: probability of a random action instead of the greedy one.
+            random: source of the random actions.
+        """
+        values: Tensor = self.network(self.learning.tensor(states), folded=True)
         explore = random.random(len(states)) < epsilon
         anything = random.integers(0, self.num_actions, len(states))
         return np.where(explore, anything, values.argmax(1).cpu().numpy())
 
-    def td_targets(self, batch: Batch) -> Tensor:
-        """y, which no gradient flows through."""
-        with torch.no_grad():
-            next_states = self.network.scaled(self._tensor(batch.next_states))
-            values = self.target(next_states, folded=True)
-            chooser = self.network(next_states, folded=True) if self.settings.double else values
-            best = values.gather(1, chooser.argmax(1, keepdim=True)).squeeze(1)
-            y: Tensor = self._tensor(batch.rewards) + self._tensor(batch.discounts) * best
-        return y
+    @torch.no_grad()
+    def action_values(self, states: Tensor) -> Tensor:
+        """Return Q(s, ·) of states [n, channels, height, width], on the CPU."""
+        values: Tensor = self.network(states.to(self.learning.device))
+        return values.cpu()
 
-    def td_loss(self, batch: Batch, y: Tensor) -> Tensor:
-        """The mean Huber loss of Q(s, a) against y."""
-        actions = self._tensor(batch.actions)[:, None]
-        q = self.network(self._tensor(batch.states), folded=True).gather(1, actions).squeeze(1)
-        return F.smooth_l1_loss(q, y)
-
-    def learn(self, batch: Batch) -> float:
-        """One step of the optimizer, with the pull; returns the loss."""
-        loss = self.td_loss(batch, self.td_targets(batch))
+    def learn(self, transitions: Transitions) -> float:
+        """Take one step of the optimizer, with the pull of the memory; return the loss."""
+        loss = self.learning.td_loss(transitions, self.learning.td_targets(transitions))
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self._clip_gradients()
         self.optimizer.step()
-        self._follow()
+        self._average.update(self.network.parameters())
         return float(loss.detach())
 
     def _clip_gradients(self) -> None:
-        # The reference implementation clips the sum over a minibatch where we have the mean.
-        limit = self.settings.max_gradient_norm / self.settings.batch_size
+        # The reference implementation clips the sum over a minibatch, and this is the mean.
+        limit = self.config.max_gradient_norm / self.config.batch_size
         parameters = self.optimizer.param_groups[0]["params"]
         gradients = [p.grad for p in parameters if p.grad is not None]
         norm = float(nn.utils.get_total_norm(gradients))
-        if norm > limit:  # which is rare, and scaling all by 1 takes as long as finding the norm
+        if norm > limit:  # rare, and scaling all gradients by 1 takes as long as finding the norm
             torch._foreach_mul_(gradients, limit / norm)
 
     def update_target(self) -> None:
-        _copy(list(self.network.parameters()), list(self.target.parameters()))
+        """Copy the network to the target network."""
+        copy_parameters(self._parameters(), list(self.target.parameters()))
 
-    @torch.no_grad()
-    def _follow(self) -> None:
-        """Let the average take in the present parameters: a plain mean, then a running one."""
-        if self.settings.average_span == 0:
-            return
-        parameters: list[Tensor] = list(self.network.parameters())
-        if self._averaged == 0:
-            self._average = [torch.zeros_like(parameter) for parameter in parameters]
-        self._averaged = min(self._averaged + 1, self.settings.average_span)
-        torch._foreach_lerp_(self._average, parameters, 1 / self._averaged)
+    def averaged(self) -> AbstractContextManager[None]:
+        """Use the average of the parameters since the context was entered while a block runs."""
+        return self._average.applied(self._parameters())
 
-    @contextmanager
-    def settled(self) -> Iterator[None]:
-        """Compute with the average since the last `settle` or `enter` while the block runs.
+    def adopt_average(self) -> None:
+        """Replace the parameters by their average, and start another average."""
+        self._average.adopt(self._parameters())
 
-        Q-learning goes on oscillating, and the policy of one moment may be far below the average's.
+    def fisher(
+        self, batches: Iterable[Transitions], random: np.random.Generator
+    ) -> dict[str, Tensor]:
+        """Return the Fisher diagonal of the shared weights in the present context."""
+        kind, leak = self.config.fisher, self.config.leak
+        return q_network_fisher(self.learning, batches, kind=kind, leak=leak, random=random)
+
+    def consolidate(
+        self, batches: Iterable[Transitions], random: np.random.Generator
+    ) -> dict[str, Tensor]:
+        """Remember the shared weights as the solution of the present context.
+
+        Args:
+            batches: minibatches of the context's replay memory.
+            random: source of randomness for the Fisher.
+
+        Returns:
+            The Fisher diagonal, before the floor is added and the trace is normalized.
         """
-        if self._averaged == 0:
-            yield
-            return
-        parameters: list[Tensor] = list(self.network.parameters())
-        moving = [parameter.detach().clone() for parameter in parameters]
-        _copy(self._average, parameters)
-        try:
-            yield
-        finally:
-            _copy(moving, parameters)
+        fisher = self.fisher(batches, random)
+        self.memory.consolidate(
+            fisher,
+            task=str(self.context),
+            floor=self.config.floor,
+            normalize=self.config.normalize,
+        )
+        return fisher
 
-    def settle(self) -> None:
-        """Put the average in place of the parameters, and begin another."""
-        if self._averaged > 0:
-            _copy(self._average, list(self.network.parameters()))
-        self._forget_average()
-
-    def _forget_average(self) -> None:
-        self._average, self._averaged = [], 0
-
-    def _tensor(self, array: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
+    def _parameters(self) -> list[Tensor]:
+        return list(self.network.parameters())
 
     def state_dict(self) -> dict[str, Any]:
-        """Networks, optimizer and memory, as tensors and plain values."""
+        """Return networks, optimizer, memory and average, as tensors and plain values."""
         return {
             "contexts": len(self.network.contexts),
             "context": self.context,
             "network": self.network.state_dict(),
             "target": self.target.state_dict(),
             "memory": self.memory.state_dict(),
-            "average": {str(number): tensor for number, tensor in enumerate(self._average)},
-            "averaged": self._averaged,
+            "average": self._average.state_dict(),
             "optimizer": {str(k): v for k, v in self.optimizer.state_dict()["state"].items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from where `state_dict` was called, in an agent of the same settings."""
+        """Continue from a state of an agent with the same config."""
         while len(self.network.contexts) < state["contexts"]:
             self.add_context()
         self.network.load_state_dict(state["network"])
@@ -200,22 +198,16 @@ class Agent:
         optimizer = self.optimizer.state_dict()
         optimizer["state"] = {int(k): v for k, v in state["optimizer"].items()}
         self.optimizer.load_state_dict(optimizer)
-        self._average = [state["average"][str(i)] for i in range(len(state["average"]))]
-        self._averaged = state["averaged"]
+        self._average.load_state_dict(state["average"])
         self.network.enter(state["context"])
         self.target.enter(state["context"])
         self._leave_out(state["context"])
 
 
-@torch.no_grad()
-def _copy(values: list[Tensor], parameters: list[Tensor]) -> None:
-    torch._foreach_copy_(parameters, values)
-
-
-def make_optimizer(settings: Settings, parameters: list[nn.Parameter]) -> Optimizer:
-    """The paper's RMSProp, or Adam."""
-    if settings.optimizer == "adam":
-        return Adam(parameters, lr=settings.lr, eps=settings.adam_epsilon, fused=True)
-    # The reference implementation adds up the gradients of a minibatch where we average them: a
-    # maximum rate as much larger makes the steps the same.
-    return CappedRMSProp(parameters, lr=settings.lr, max_lr=settings.max_lr * settings.batch_size)
+def make_optimizer(config: AgentConfig, parameters: list[nn.Parameter]) -> Optimizer:
+    """Return the paper's RMSProp, or Adam."""
+    if config.optimizer == "adam":
+        return Adam(parameters, lr=config.lr, eps=config.adam_epsilon, fused=True)
+    # The reference implementation sums the gradients of a minibatch, and these are means: a
+    # maximum rate larger by the same factor makes the steps equal.
+    return CappedRMSProp(parameters, lr=config.lr, max_lr=config.max_lr * config.batch_size)

@@ -152,6 +152,3 @@ class AgentConfig(
     @property
     def resolved_strength(self) -> float:
         return STRENGTHS[self.fisher] if self.strength is None else self.strength
-
-
-Settings = AgentConfig  # until the learners are moved

@@ -1,4 +1,4 @@
-"""The experience of all tasks: a replay memory for each, and the rows whose task is undecided."""
+"""The experience of all contexts: one replay memory each, and rows whose context is undecided."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,21 +8,21 @@ from typing import Any
 import torch
 
 from ewc_paper.games.config import AgentConfig
-from ewc_paper.games.replay import Replay, Row, file_bytes
+from ewc_paper.games.replay import Replay, ReplayRow, file_bytes
 from ewc_paper.games.worlds.game import frame_shape
 
 REPLAY_FILES = "replay-{context}.rows"
 REPLAY_PATTERN = REPLAY_FILES.format(context="*")
 
 
-def replay_bytes(settings: AgentConfig, schedule: Sequence[str]) -> int:
-    """What the replay memories take on disk, one for each game of the schedule."""
-    rows_per_segment = -(-settings.segment_steps // settings.environments)
+def replay_bytes(config: AgentConfig, schedule: Sequence[str]) -> int:
+    """Return the disk space of the replay memories, one per game of the schedule."""
+    rows_per_segment = -(-config.segment_steps // config.environments)
     return sum(
         file_bytes(
-            settings.replay_capacity,
-            settings.environments,
-            frame_shape(game, settings.size),
+            config.replay_capacity,
+            config.environments,
+            frame_shape(game, config.size),
             visits * rows_per_segment,
         )
         for game, visits in Counter(schedule).items()
@@ -30,45 +30,51 @@ def replay_bytes(settings: AgentConfig, schedule: Sequence[str]) -> int:
 
 
 class Experience:
-    """Rows are held back until their task is decided, and then stored in its replay memory."""
+    """Holds rows back until their context is decided, then stores them in its replay memory."""
 
-    def __init__(self, settings: AgentConfig, frame_shape: tuple[int, int, int]) -> None:
-        self._settings, self._frame_shape = settings, frame_shape
+    def __init__(self, config: AgentConfig, frame_shape: tuple[int, int, int]) -> None:
+        self._config, self._frame_shape = config, frame_shape
         self.replays: dict[int, Replay] = {}
-        self.pending: list[Row] = []
-        self._broken = True  # the next row to be stored does not follow the last one stored
-        self.directory: Path | None = None  # where the replay memories' files go
+        self.pending: list[ReplayRow] = []
+        self._gap = True  # the next row to be stored does not follow the last one stored
+        self.directory: Path | None = None  # for the files of the replay memories
 
     @property
     def needs_saving(self) -> bool:
-        return any(replay.nearly_full for replay in self.replays.values())
+        """True when unsaved rows would soon overwrite rows that a resume needs."""
+        return any(replay.needs_saving for replay in self.replays.values())
 
-    def hold(self, row: Row) -> None:
-        """Keep a row until its task is decided."""
+    def hold(self, row: ReplayRow) -> None:
+        """Keep a row until its context is decided."""
         self.pending.append(row)
 
     def store(self, context: int) -> None:
-        """Hand all rows that were held back to the replay memory of their task."""
+        """Move all pending rows to the replay memory of their context."""
         replay = self._replay(context)
         for row in self.pending:
-            replay.append(row, after_gap=self._broken)
-            self._broken = False
+            replay.append(row, after_gap=self._gap)
+            self._gap = False
         self.pending.clear()
 
-    def break_off(self) -> None:
-        """What comes next does not follow what came before: another task, or another game."""
-        self._broken = True
+    def mark_gap(self) -> None:
+        """Note that the next row to be stored does not continue the last one stored."""
+        self._gap = True
+
+    def drop_pending(self) -> None:
+        """Forget the rows whose context was not decided before their game ended."""
+        self.pending.clear()
+        self.mark_gap()
 
     def _replay(self, context: int) -> Replay:
         if context not in self.replays:
-            settings = self._settings
+            config = self._config
             self.replays[context] = Replay(
-                settings.replay_capacity,
-                settings.environments,
+                config.replay_capacity,
+                config.environments,
                 self._frame_shape,
-                history=settings.history,
-                n_step=settings.n_step,
-                discount=settings.discount,
+                history=config.history,
+                n_step=config.n_step,
+                discount=config.discount,
                 file=self._file(context),
             )
         return self.replays[context]
@@ -78,9 +84,9 @@ class Experience:
         return self.directory / name if self.directory else None
 
     def state_dict(self) -> dict[str, Any]:
-        """How much each replay memory's file holds, and the rows that are in none yet."""
+        """Return the number of rows in each replay memory's file, and the pending rows."""
         return {
-            "broken": self._broken,
+            "gap": self._gap,
             "replays": {str(context): one.state_dict() for context, one in self.replays.items()},
             "pending": {
                 str(number): {
@@ -91,10 +97,10 @@ class Experience:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._broken = state["broken"]
+        self._gap = state["gap"]
         for context, saved in state["replays"].items():
             self._replay(int(context)).load_state_dict(saved)
         self.pending = [
-            Row(**{name: tensor.numpy() for name, tensor in row.items()})
+            ReplayRow(**{name: tensor.numpy() for name, tensor in row.items()})
             for row in state["pending"].values()
         ]

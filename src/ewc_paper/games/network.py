@@ -1,9 +1,9 @@
-"""The Q-network: shared weights, and gains and biases of each context's own at every layer.
+"""The Q-network: shared weights, and separate gains and biases for each context at every layer.
 
-    y = (W x + b_c) g_c,   then a ReLU but for the last layer
+    y = (W x + b_c) g_c,   followed by a ReLU except in the last layer
 
-W is shared by all contexts and is what EWC protects; b_c and g_c are a few numbers a unit that only
-context c ever changes, so they need no protection.
+All contexts share W, which EWC protects. b_c and g_c are a few numbers per unit that change only
+while context c is trained, so they need no protection.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 
 class Architecture(NamedTuple):
-    """Convolutions as (filters, kernel, stride), then one layer of hidden units."""
+    """Convolutions as (filters, kernel, stride), followed by one layer of hidden units."""
 
     convolutions: tuple[tuple[int, int, int], ...]
     hidden: int
@@ -25,19 +25,19 @@ class Architecture(NamedTuple):
 NETWORKS = {
     "paper": Architecture(((32, 8, 4), (64, 4, 2), (128, 3, 1)), 1024),
     "nature": Architecture(((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
-    # The data-efficient Rainbow's, for 84x84, and a small one for 42x42.
+    # Those of data-efficient Rainbow for 84x84 pixels, and a small one for 42x42.
     "efficient": Architecture(((32, 5, 5), (64, 5, 5)), 256),
     "small": Architecture(((32, 6, 6), (64, 3, 2)), 256),
-    # For the 10x10 worlds.
+    # For the 10x10 pixels of MinAtar.
     "minatar": Architecture(((16, 3, 1),), 128),
     "minatar-wide": Architecture(((32, 3, 1),), 256),
 }
 
-SHARED = "layers.*"  # the parameters that contexts share, as a selection for EWC
+SHARED = "layers.*"  # selects the parameters that all contexts share
 
 
-class Context(nn.Module):
-    """The gains and biases of one context, a pair of vectors a layer."""
+class GainsAndBiases(nn.Module):
+    """The parameters of one context: two vectors per layer."""
 
     def __init__(self, widths: list[int]) -> None:
         super().__init__()
@@ -46,7 +46,14 @@ class Context(nn.Module):
 
 
 class QNetwork(nn.Module):
-    """Action values of a batch of states, in the context that was last chosen with `enter`."""
+    """Computes the action values of a batch of states in the context last chosen with `enter`.
+
+    Args:
+        network: the name of an architecture in `NETWORKS`.
+        state_shape: channels, height and width of a state.
+        num_actions: number of actions.
+        seed: seed of the initial weights.
+    """
 
     def __init__(
         self, network: str, state_shape: tuple[int, int, int], num_actions: int, seed: int
@@ -78,7 +85,7 @@ class QNetwork(nn.Module):
 
     @torch.no_grad()
     def _draw_weights(self, generator: torch.Generator) -> None:
-        """Uniform within ±1/√(incoming units), as in the appendix (see `settings`, 3)."""
+        """Draw weights uniformly within ±1/√(incoming units) (see `config`, 3)."""
         for layer in self.layers:
             weight = layer.weight
             assert isinstance(weight, Tensor)
@@ -86,13 +93,13 @@ class QNetwork(nn.Module):
             weight.uniform_(-bound, bound, generator=generator)
 
     def add_context(self) -> int:
-        """A new context with gains of 1 and biases of 0; returns its number."""
+        """Add a context with gains of 1 and biases of 0, and return its number."""
         reference = next(self.layers.parameters())
-        self.contexts.append(Context(self.widths).to(reference.device))
+        self.contexts.append(GainsAndBiases(self.widths).to(reference.device))
         return len(self.contexts) - 1
 
     def enter(self, context: int) -> None:
-        """Compute in this context from now on."""
+        """Use the gains and biases of this context from now on."""
         if not 0 <= context < len(self.contexts):
             raise ValueError(
                 f"expected a context of 0..{len(self.contexts) - 1}, got {context}: "
@@ -101,29 +108,29 @@ class QNetwork(nn.Module):
         self.context = context
 
     def scaled(self, states: Tensor) -> Tensor:
-        """States with values 0..255 as numbers from 0 to 1.
+        """Return states with values 0..255 as floating-point numbers from 0 to 1.
 
-        Done here and not in the replay memory, where a state takes a quarter of the room as it is.
+        The replay memory keeps bytes because they take a quarter of the space.
         """
         dtype = self.layers[0].weight.dtype
         assert isinstance(dtype, torch.dtype)
-        # Bytes are put in order faster than the numbers that they become.
+        # Reordering bytes is faster than reordering floating-point numbers.
         return states.contiguous(memory_format=torch.channels_last).to(dtype).mul_(1 / 255)
 
     def forward(self, states: Tensor, *, folded: bool = False) -> Tensor:
-        """Q(s, ·) of states [n, channels, height, width], as bytes or `scaled` already.
+        """Return Q(s, ·) of states [n, channels, height, width], as bytes or already `scaled`.
 
-        `folded` takes the gains of convolutions into their weights, (g W) x + g b: the same values
-        with less to read and write. For the Fisher of W the plain form is the faster one.
+        `folded` multiplies the weights of convolutions by the gains, (g W) x + g b: the same values
+        with less memory traffic. For the Fisher of W the plain form is faster.
         """
         *_, values = self.layer_outputs(states, folded=folded)
         return values
 
     def layer_outputs(self, states: Tensor, *, folded: bool = False) -> Iterator[Tensor]:
-        """What each layer passes on, [n, units, ...], the action values last."""
+        """Yield the output of each layer, [n, units, ...]; the last is the action values."""
         x = self.scaled(states) if states.dtype == torch.uint8 else states
         own = self.contexts[self.context]
-        assert isinstance(own, Context)
+        assert isinstance(own, GainsAndBiases)
         last = len(self.layers) - 1
         for number, (layer, gain, bias) in enumerate(
             zip(self.layers, own.gains, own.biases, strict=True)
@@ -131,7 +138,7 @@ class QNetwork(nn.Module):
             weight = layer.weight
             assert isinstance(weight, Tensor)
             if not isinstance(layer, nn.Conv2d):
-                # In the order the numbers lie in, channels last, flattening costs nothing.
+                # With channels last, as the numbers are in memory, flattening copies nothing.
                 x = F.linear(x.movedim(1, -1).flatten(1), weight, bias) * gain
             elif folded:
                 x = F.conv2d(x, weight * gain[:, None, None, None], bias * gain, layer.stride)
@@ -143,7 +150,7 @@ class QNetwork(nn.Module):
 
     @contextmanager
     def leaking(self, slope: float) -> Iterator[None]:
-        """Let gradients through units that are off, times `slope`; the values stay the same."""
+        """Let gradients pass through inactive units, times `slope`; the values stay the same."""
         self._leak = slope
         try:
             yield

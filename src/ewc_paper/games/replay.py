@@ -1,13 +1,13 @@
-"""Replay memory of one task: every frame stored once, states stacked when they are sampled.
+"""Replay memory of one task: each frame is stored once, and stacked into states when sampled.
 
-The copies of a game are played in step, so the memory is a ring of rows; a row holds, for every
-copy, one frame, the action taken on it, what came of it, and how the frame joins the row before.
-All of it lies in one file that is mapped into memory, so that a checkpoint need only note how many
-rows were written.
+The copies of a game are played in step, so the memory is a ring of rows. A row holds, for each
+copy, one frame, the action taken on it, the result of that action, and how the frame connects to
+the previous row. All rows are in one memory-mapped file, so that a checkpoint only has to record
+how many rows were written.
 
-The ring has more rows than the memory may look back on. Rows written since the last two checkpoints
-thus never fall on rows that a run resumed from either of them would sample: a killed run finds its
-memory as it was. Each row carries a checksum, which is tested when the memory is opened again.
+The ring has more rows than can be sampled. Rows written since the last two checkpoints therefore
+never overwrite rows that a run resumed from either of them would sample: a killed run finds its
+memory as it was. Each row has a checksum, which is verified when the memory is opened again.
 """
 
 import zlib
@@ -17,50 +17,51 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# How a frame joins the frame of the row before.
-FOLLOWS, STARTS, GAP = 0, 1, 2  # goes on; first of an episode; rows are missing in between
+# How a frame connects to the frame of the previous row: it continues the episode, it is the first
+# of an episode, or rows are missing in between.
+CONTINUES, STARTS, GAP = 0, 1, 2
 
 
-class Row(NamedTuple):
-    """One step of all copies: what was seen, done and got, [copies] each."""
+class ReplayRow(NamedTuple):
+    """One step of all copies. All arrays but the frames are [copies]."""
 
     frames: NDArray[np.uint8]  # [copies, channels, height, width]
     actions: NDArray[np.int64]
     rewards: NDArray[np.float32]
     terminal: NDArray[np.bool_]  # the game ended with this step
-    cut: NDArray[np.bool_]  # broken off, but not at an end: what would have followed is not known
-    fresh: NDArray[np.bool_]  # the frame is the first of an episode
+    truncated: NDArray[np.bool_]  # interrupted here, so the next state is unknown
+    is_first: NDArray[np.bool_]  # the frame is the first of an episode
 
 
-class Batch(NamedTuple):
-    """Transitions: r is the discounted sum over n steps, and discounts is γⁿ, 0 past an end."""
+class Transitions(NamedTuple):
+    """A minibatch of transitions over one or more agent steps, `n_step` of the memory."""
 
     states: NDArray[np.uint8]  # [n, history * channels, height, width]
-    actions: NDArray[np.int64]
-    rewards: NDArray[np.float32]
-    next_states: NDArray[np.uint8]
-    discounts: NDArray[np.float32]
+    actions: NDArray[np.int64]  # [n]
+    rewards: NDArray[np.float32]  # [n], the discounted sum over the steps
+    next_states: NDArray[np.uint8]  # as `states`
+    discounts: NDArray[np.float32]  # [n], γ to the power of n_step, 0 if the game ended
 
 
 class ReplayError(RuntimeError):
-    """The file of a replay memory does not hold what was written."""
+    """The file of a replay memory does not contain what was written to it."""
 
 
 def default_slack(rows: int) -> int:
-    """Rows that may be written between two checkpoints."""
+    """Return how many rows may be written between two checkpoints."""
     return max(2048, rows // 50)
 
 
 def row_layout(copies: int, frame_shape: tuple[int, int, int]) -> np.dtype[Any]:
-    """One row of the ring, as it lies in the file."""
+    """Return the layout of one row in the file."""
     return np.dtype(
         [
             ("frames", np.uint8, (copies, *frame_shape)),
             ("actions", np.uint8, copies),
             ("rewards", np.float32, copies),
             ("terminal", np.bool_, copies),
-            ("cut", np.bool_, copies),
-            ("joint", np.uint8, copies),
+            ("truncated", np.bool_, copies),
+            ("connection", np.uint8, copies),
             ("checksum", np.uint32),
         ]
     )
@@ -69,7 +70,14 @@ def row_layout(copies: int, frame_shape: tuple[int, int, int]) -> np.dtype[Any]:
 def file_bytes(
     capacity: int, copies: int, frame_shape: tuple[int, int, int], rows_written: int
 ) -> int:
-    """What the file of a replay memory takes on disk, where rows never written take no room."""
+    """Return the disk space of a replay memory; rows that were never written take none.
+
+    Args:
+        capacity: transitions that the memory can sample from.
+        copies: copies of the game that are played at once.
+        frame_shape: channels, height and width of a frame.
+        rows_written: rows that will be written to it.
+    """
     rows = -(-capacity // copies)
     ring = rows + 2 * default_slack(rows)
     return min(ring, rows_written) * row_layout(copies, frame_shape).itemsize
@@ -78,7 +86,18 @@ def file_bytes(
 class Replay:
     """The last `capacity` transitions of one task.
 
-    Its owner has to save at least every `slack` rows; `nearly_full` says when half are written.
+    With a file, `state_dict` must be called at least every `slack` rows; `needs_saving` is true
+    when half of them are written.
+
+    Args:
+        capacity: transitions that can be sampled.
+        copies: copies of the game that are played at once.
+        frame_shape: channels, height and width of a frame.
+        history: frames per state.
+        n_step: agent steps per transition.
+        discount: γ per agent step.
+        file: where the rows are kept; in memory by default.
+        slack: rows that may be written between two checkpoints.
     """
 
     def __init__(
@@ -96,13 +115,13 @@ class Replay:
         self.rows = -(-capacity // copies)
         self.copies, self.history, self.n_step, self.discount = copies, history, n_step, discount
         self.slack = default_slack(self.rows) if slack is None else slack
-        self.written = 0  # rows ever written
+        self.written = 0  # rows written since the start
         self._saved = [0, 0]  # rows written at the last two checkpoints
         self._layout = row_layout(copies, frame_shape)
         self._file = file
         total = self.rows + 2 * self.slack
         self._map = None if file is None else self._open(file, total)
-        # The plain array over the same memory: indexing a memmap costs more.
+        # A plain array over the same memory, because indexing a memmap is slower.
         self._ring: NDArray[Any] = (
             np.zeros(total, self._layout) if self._map is None else np.asarray(self._map)
         )
@@ -112,7 +131,7 @@ class Replay:
         if file.exists() and file.stat().st_size != size:
             raise ReplayError(
                 f"{file} has {file.stat().st_size} bytes instead of {size}: it was cut short or "
-                "belongs to another run; remove the part's directory and start it anew"
+                "belongs to another run; remove the part's directory and start it again"
             )
         mapped: np.memmap[Any, Any] = np.memmap(
             file, self._layout, "r+" if file.exists() else "w+", shape=(total,)
@@ -120,32 +139,33 @@ class Replay:
         return mapped
 
     def __len__(self) -> int:
-        """Transitions that can be sampled from."""
+        """Return the number of transitions that can be sampled."""
         return max(0, min(self.written, self.rows) - self.n_step) * self.copies
 
-    def append(self, row: Row, *, after_gap: bool = False) -> None:
-        """Add a row; `after_gap` if the row before it in the game is not the last one here."""
+    def append(self, row: ReplayRow, *, after_gap: bool = False) -> None:
+        """Add a row; `after_gap` says that it does not continue the row that was added last."""
         if self.written - self._saved[1] >= self.slack and self._map is not None:
             raise ReplayError(f"{self.slack} rows were written to {self._file} and not saved")
         place = self._ring[self.written % len(self._ring) : self.written % len(self._ring) + 1]
         place["frames"], place["actions"] = row.frames, row.actions
-        place["rewards"], place["terminal"], place["cut"] = row.rewards, row.terminal, row.cut
-        place["joint"] = np.where(row.fresh, STARTS, GAP if after_gap else FOLLOWS)
+        place["rewards"], place["terminal"] = row.rewards, row.terminal
+        place["truncated"] = row.truncated
+        place["connection"] = np.where(row.is_first, STARTS, GAP if after_gap else CONTINUES)
         place["checksum"] = _checksum(place[0])
         self.written += 1
 
-    def sample(self, count: int, random: np.random.Generator) -> Batch:
-        """Draw transitions evenly, with replacement, among those whose outcome is known."""
+    def sample(self, count: int, random: np.random.Generator) -> Transitions:
+        """Draw transitions uniformly, with replacement, among those whose outcome is known."""
         rows, copies = self._draw(count, random)
         steps = rows[:, None] + np.arange(self.n_step + 1)
         ring, at = self._ring, steps % len(self._ring)
         terminal = ring["terminal"][at[:, :-1], copies[:, None]]
-        # An end within the n steps cuts off the rewards after it, and the bootstrap.
+        # The end of a game within the n steps drops the rewards after it, and the bootstrap.
         over = np.cumsum(terminal, axis=1, dtype=np.int64) > 0
         before = np.concatenate([np.zeros((count, 1), bool), over[:, :-1]], axis=1)
         factors = self.discount ** np.arange(self.n_step) * ~before
         rewards = (ring["rewards"][at[:, :-1], copies[:, None]] * factors).sum(1)
-        return Batch(
+        return Transitions(
             states=self._states(rows, copies),
             actions=ring["actions"][at[:, 0], copies].astype(np.int64),
             rewards=rewards.astype(np.float32),
@@ -174,25 +194,26 @@ class Replay:
     def _outcome_known(
         self, rows: NDArray[np.int64], copies: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
-        """Whether the n steps from each row go on without a break, or to an end before any."""
+        """Return whether the n steps from each row have no gap before the end of the game."""
         alive = np.ones(len(rows), bool)
         known = np.ones(len(rows), bool)
+        ring = self._ring
         for step in range(self.n_step):
-            here, after = (rows + step) % len(self._ring), (rows + step + 1) % len(self._ring)
-            terminal = self._ring["terminal"][here, copies]
-            gap = self._ring["cut"][here, copies] | (self._ring["joint"][after, copies] == GAP)
+            here, after = (rows + step) % len(ring), (rows + step + 1) % len(ring)
+            terminal = ring["terminal"][here, copies]
+            gap = ring["truncated"][here, copies] | (ring["connection"][after, copies] == GAP)
             known &= ~(alive & ~terminal & gap)
             alive &= ~terminal
         return known
 
     def _states(self, rows: NDArray[np.int64], copies: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """The last `history` frames of each, the newest last; nothing from before an episode."""
+        """Return the stacks of the last `history` frames; those before an episode are zero."""
         back = rows[:, None] - np.arange(self.history)[::-1]
         oldest = max(0, self.written - self.rows)
         at = back % len(self._ring)
         frames = self._ring["frames"][at, copies[:, None]]
-        starts = self._ring["joint"][at, copies[:, None]] != FOLLOWS
-        # A frame is shown if no later frame of the stack starts something new.
+        starts = self._ring["connection"][at, copies[:, None]] != CONTINUES
+        # A frame belongs to the state if no later frame of the stack starts an episode.
         later = np.cumsum(starts[:, ::-1], axis=1)[:, ::-1]
         shown = (later - starts == 0) & (back >= oldest)
         if not shown.all():
@@ -201,33 +222,33 @@ class Replay:
         return stacked
 
     def spread_states(self, count: int) -> NDArray[np.uint8]:
-        """States spread evenly over the memory, to test a network on."""
+        """Return states spread evenly over the memory, to test a network on."""
         first = max(0, self.written - self.rows)
         rows = np.linspace(first, self.written - 1, count).astype(np.int64)
         return self._states(rows, np.arange(count) % self.copies)
 
     @property
-    def nearly_full(self) -> bool:
-        """Whether a checkpoint is due, lest new rows fall on ones that the last two need."""
+    def needs_saving(self) -> bool:
+        """True when unsaved rows would soon overwrite rows that a resume needs."""
         return self.written - self._saved[1] >= self.slack // 2
 
     def state_dict(self) -> dict[str, Any]:
-        """Push all rows to the disk and tell how many there are."""
+        """Write all rows to the disk and return how many there are."""
         if self._map is not None:
             self._map.flush()
         self._saved = [self._saved[1], self.written]
         return {"written": self.written, "checksum": self._checksum_of_rows()}
 
     def _live(self) -> NDArray[np.int64]:
-        """Where the rows that may be sampled lie in the ring."""
+        """Return the places in the ring of the rows that can be sampled."""
         return np.arange(max(0, self.written - self.rows), self.written) % len(self._ring)
 
     def _checksum_of_rows(self) -> int:
-        """Over their checksums: whole rows of another memory are noticed too."""
+        """Return a checksum of the checksums, which detects whole rows of another memory."""
         return zlib.crc32(self._ring["checksum"][self._live()].tobytes())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to the rows written at a checkpoint, after testing each of them."""
+        """Go back to the rows written at a checkpoint, and verify each of them."""
         self.written = int(state["written"])
         self._saved = [self.written, self.written]
         for number in range(max(0, self.written - self.rows), self.written):
@@ -235,15 +256,15 @@ class Replay:
             if row["checksum"] != _checksum(row):
                 raise ReplayError(
                     f"row {number} of {self._file} is damaged: the replay memory cannot be "
-                    "trusted; remove the part's directory and start it anew"
+                    "trusted; remove the part's directory and start it again"
                 )
         if state.get("checksum") not in (None, self._checksum_of_rows()):
             raise ReplayError(
                 f"{self._file} holds other rows than were saved: the replay memory cannot be "
-                "trusted; remove the part's directory and start it anew"
+                "trusted; remove the part's directory and start it again"
             )
 
 
 def _checksum(row: NDArray[Any]) -> int:
-    """Over all but the checksum itself, the last four bytes of a row."""
+    """Return the checksum of a row without its last four bytes, which hold the checksum."""
     return zlib.crc32(row.tobytes()[:-4])

@@ -1,9 +1,9 @@
-"""RMSProp as the paper's agent has it: the rate of no weight is above a maximum.
+"""The RMSProp of the paper's agent, which limits the learning rate of each weight to a maximum.
 
     v ← α v + (1 − α) g²,   m ← α m + (1 − α) g,   θ ← θ − η g / √(v − m² + ε²),   ε = η / maximum
 
-As in the reference implementation ε is inside the root, where it also spares us the roots of zero,
-which take CPUs several times as long: about half of the weights belong to units that are dead.
+As in the reference implementation ε is inside the root. There it also avoids the roots of zero,
+which take CPUs several times as long: about half of the weights belong to dead units.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,14 @@ from ewc.step_size import ParamGroup, ParamState, StepSize, moments
 
 
 class CappedRMSProp(Optimizer):
-    """Centered RMSProp with a maximum rate."""
+    """Centered RMSProp with a maximum rate.
+
+    Args:
+        parameters: the weights.
+        lr: learning rate η.
+        max_lr: largest rate that is applied to any weight.
+        alpha: decay of the averages m and v per step.
+    """
 
     def __init__(
         self, parameters: list[nn.Parameter], *, lr: float, max_lr: float, alpha: float = 0.95
@@ -24,8 +31,8 @@ class CappedRMSProp(Optimizer):
         super().__init__(parameters, {"lr": lr, "max_lr": max_lr, "alpha": alpha})
 
     @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]  # it needs no closure
-        """Move all weights that have a gradient."""
+    def step(self) -> None:  # type: ignore[override]  # takes no closure
+        """Update all weights that have a gradient."""
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             if not parameters:
@@ -44,7 +51,7 @@ class CappedRMSProp(Optimizer):
     def step_size(
         self, group: ParamGroup, parameters: Sequence[Tensor], states: Sequence[ParamState]
     ) -> StepSize:
-        """η / √(v − m² + ε²) of each weight, for the proximal pull of EWC."""
+        """Return η / √(v − m² + ε²) of each weight, for the proximal pull of EWC."""
         squares, means = (moments(key, parameters, states) for key in ("square_avg", "grad_avg"))
         return StepSize(group["lr"], _roots(group, squares, means))
 
@@ -57,9 +64,9 @@ class CappedRMSProp(Optimizer):
 
 
 def _roots(group: ParamGroup, squares: list[Tensor], means: list[Tensor]) -> list[Tensor]:
-    """√(v − m² + ε²)."""
+    """Return √(v − m² + ε²)."""
     roots = list(torch._foreach_addcmul(squares, means, means, value=-1))
-    torch._foreach_clamp_min_(roots, 0.0)  # rounding may have gone below
+    torch._foreach_clamp_min_(roots, 0.0)  # rounding can make them negative
     torch._foreach_add_(roots, (group["lr"] / group["max_lr"]) ** 2)
     torch._foreach_sqrt_(roots)
     return roots

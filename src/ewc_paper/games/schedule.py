@@ -1,4 +1,4 @@
-"""The order in which games are learned: random, and with returns."""
+"""The order in which games are learned: random, with several visits to each game."""
 
 from collections.abc import Sequence
 
@@ -6,14 +6,19 @@ import numpy as np
 
 
 def segments(games: Sequence[str], visits: int, seed: int) -> list[str]:
-    """The game of each segment, `visits * len(games)` of them.
+    """Return the game of each segment, `visits * len(games)` in all.
 
-    Every round is a random permutation of the games, drawn uniformly among those that do not begin
-    with the game the round before ended with. More visits only add rounds at the end.
+    Each round is a random permutation of the games, drawn uniformly among those that do not start
+    with the last game of the previous round. A larger number of visits only adds rounds at the end.
+
+    Args:
+        games: the games, all different.
+        visits: segments per game.
+        seed: seed of the permutations.
     """
     if len(set(games)) < len(games) or len(games) < min(visits, 2):
         raise ValueError(
-            f"expected different games, at least two if they are to be visited again; "
+            f"expected different games, and at least two of them for more than one visit; "
             f"got {list(games)} for {visits} visits"
         )
     random = np.random.default_rng(seed)

@@ -1,16 +1,16 @@
-"""Scores made comparable across games: 0 for a random player, 1 for a good one.
+"""Scores that can be compared across games: 0 for a random player, 1 for a good one.
 
     normalized score = (score − random) / (reference − random)
 
-On Atari the reference is a human, a professional games tester. The table is the usual one of 57
-games, of episodes of at most 30 minutes that begin with up to 30 no-ops: Mnih et al. 2015
+On Atari the reference is a professional human games tester. The table is the usual one of 57 games,
+with episodes of at most 30 minutes that start with up to 30 no-ops: Mnih et al. 2015
 ("Human-level control through deep reinforcement learning"), completed by van Hasselt et al. 2016
 ("Deep reinforcement learning with double Q-learning") and Wang et al. 2016 ("Dueling network
 architectures for deep reinforcement learning").
 
-On MinAtar it is the same agent trained on that game alone, fixed beforehand in
-`data/minatar_scores.json` with the mean of 1,000 random episodes
-(`python -m benchmarks.random_scores`). A symmetry does not change what a game is worth.
+On MinAtar the reference is the same agent, trained on that game alone. Its score was measured once
+and stored in `data/minatar_scores.json`, with the mean of 1,000 random episodes
+(`python -m benchmarks.random_scores`). Tasks that differ by a symmetry have the same scores.
 """
 
 import json
@@ -85,7 +85,7 @@ ATARI_SCORES: dict[str, tuple[float, float]] = {
 
 
 def normalized(name: str, score: float) -> float:
-    """A raw score of the game or task `name`, on the scale from random (0) to reference (1)."""
+    """Scale a raw score of the game or task `name` from random (0) to reference (1)."""
     random, reference = _minatar(name) if name.startswith("minatar/") else _atari(name)
     return (score - random) / (reference - random)
 

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.acting import ACTIONS, make_agent, make_batch
+from support.acting import ACTIONS, make_agent, make_transitions
 from torch import Tensor
 
 from ewc_paper.games.agent import Agent
-from ewc_paper.games.consolidation import importance, silence_dead_units
+from ewc_paper.games.consolidation import silence_dead_units
 
 
 def agent_of(kind: str, **settings: Any) -> Agent:
@@ -40,24 +40,27 @@ def assert_close(fisher: dict[str, Tensor], expected: dict[str, Tensor]) -> None
 
 
 def test_td_is_the_mean_squared_gradient_of_each_transition() -> None:
-    agent, batch = agent_of("td"), make_batch()
+    agent, batch = agent_of("td"), make_transitions()
     one_by_one = []
     for i in range(len(batch.states)):
         single = type(batch)(*(array[i : i + 1] for array in batch))
-        loss = agent.td_loss(single, agent.td_targets(single))
+        loss = agent.learning.td_loss(single, agent.learning.td_targets(single))
         one_by_one.append(squared_gradient(agent, loss))
-    assert_close(importance(agent, [batch], np.random.default_rng(0)), mean_of(one_by_one))
+    assert_close(agent.fisher([batch], np.random.default_rng(0)), mean_of(one_by_one))
 
 
 def test_td_minibatch_squares_the_gradient_of_a_minibatch() -> None:
-    agent, batches = agent_of("td-minibatch"), [make_batch(0), make_batch(1)]
-    expected = [squared_gradient(agent, agent.td_loss(b, agent.td_targets(b))) for b in batches]
-    assert_close(importance(agent, batches, np.random.default_rng(0)), mean_of(expected))
+    agent, batches = agent_of("td-minibatch"), [make_transitions(0), make_transitions(1)]
+    expected = [
+        squared_gradient(agent, agent.learning.td_loss(b, agent.learning.td_targets(b)))
+        for b in batches
+    ]
+    assert_close(agent.fisher(batches, np.random.default_rng(0)), mean_of(expected))
 
 
 def test_gaussian_is_the_sum_over_all_actions_of_the_squared_gradient() -> None:
     """One backward pass with random signs is unbiased: many of them come near it."""
-    agent, batch = agent_of("gaussian"), make_batch(count=4)
+    agent, batch = agent_of("gaussian"), make_transitions(count=4)
     states = torch.from_numpy(batch.states)
     expected = mean_of(
         [
@@ -73,7 +76,7 @@ def test_gaussian_is_the_sum_over_all_actions_of_the_squared_gradient() -> None:
     )
     random = np.random.default_rng(0)
     draws = 400
-    fisher = importance(agent, [batch] * draws, random)
+    fisher = agent.fisher([batch] * draws, random)
     for name in fisher:
         assert float(fisher[name].sum()) == pytest.approx(float(expected[name].sum()), rel=0.05)
     # The last layer's gradient involves one action only, so there signs change nothing.
@@ -84,22 +87,22 @@ def test_gaussian_is_the_sum_over_all_actions_of_the_squared_gradient() -> None:
 @pytest.mark.parametrize("kind", ["gaussian", "td", "td-minibatch"])
 def test_contexts_have_no_part_in_it(kind: str) -> None:
     agent = agent_of(kind)
-    fisher = importance(agent, [make_batch()], np.random.default_rng(0))
+    fisher = agent.fisher([make_transitions()], np.random.default_rng(0))
     assert fisher.keys() == shared(agent).keys()
 
 
 def test_a_leak_shows_the_fisher_what_units_would_say_that_are_off() -> None:
-    batch, fishers = make_batch(), {}
+    batch, fishers = make_transitions(), {}
     for leak in (0.0, 0.3):
         agent = agent_of("td", leak=leak)
         agent.network.contexts[0].biases[-2].data[:] = -1e3  # all hidden units are off
-        fishers[leak] = importance(agent, [batch], np.random.default_rng(0))
+        fishers[leak] = agent.fisher([batch], np.random.default_rng(0))
 
     network, states = agent.network, torch.from_numpy(batch.states)
     convolved, _, values = network.layer_outputs(states)
     inputs = convolved.movedim(1, -1).flatten(1)
     actions = torch.from_numpy(batch.actions)
-    errors = values.gather(1, actions[:, None])[:, 0] - agent.td_targets(batch)
+    errors = values.gather(1, actions[:, None])[:, 0] - agent.learning.td_targets(batch)
     outgoing = network.layers[-1].weight[actions]
     gradients = (errors.clamp(-1, 1)[:, None] * 0.3 * outgoing)[:, :, None] * inputs[:, None, :]
     incoming = "layers.1.weight"
@@ -110,19 +113,19 @@ def test_a_leak_shows_the_fisher_what_units_would_say_that_are_off() -> None:
 
 def test_a_silenced_unit_can_come_to_life_without_a_word_in_the_old_task() -> None:
     """Its weights, which have no Fisher, change as they like: only a gain of zero stops it."""
-    agent, batch = agent_of("gaussian"), make_batch()
+    agent, batch = agent_of("gaussian"), make_transitions()
     network, states = agent.network, torch.from_numpy(batch.states)
     gains, biases = network.contexts[0].gains[-2], network.contexts[0].biases[-2]
     biases.data[: len(biases) // 2] = -1e3  # half of the units are dead
     before = network(states)
-    fisher = importance(agent, [batch], np.random.default_rng(0))
+    fisher = agent.fisher([batch], np.random.default_rng(0))
 
-    silenced = silence_dead_units(agent, [batch])
+    silenced = silence_dead_units(network, [batch])
 
     dead = gains == 0
     assert len(biases) // 2 <= int(dead.sum()) <= silenced < sum(network.widths)
     torch.testing.assert_close(network(states), before, rtol=0, atol=0)
-    assert_close(importance(agent, [batch], np.random.default_rng(0)), fisher)
+    assert_close(agent.fisher([batch], np.random.default_rng(0)), fisher)
     incoming, outgoing = network.layers[-2].weight, network.layers[-1].weight
     assert not fisher["layers.1.weight"][dead].any()
     incoming.data[dead] += 1.0

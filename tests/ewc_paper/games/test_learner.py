@@ -1,4 +1,4 @@
-"""Games learned in a row: who is protected, what is recognised, and runs that are killed."""
+"""Games learned in a row: who is protected, what is recognized, and runs that are killed."""
 
 import copy
 import itertools
@@ -92,7 +92,7 @@ def test_every_game_is_tested_before_any_segment_and_after_each() -> None:
     assert tests[2]["agreement"].keys() == {BREAKOUT, INVADERS}
 
 
-def test_wells_are_dug_at_switches_by_the_protected_alone() -> None:
+def test_tasks_are_consolidated_at_switches_by_the_protected_alone() -> None:
     assert rows_of(config("plain"), "fisher") == []
     assert rows_of(config("single"), "fisher") == []
     fishers = rows_of(config("ewc-labels"), "fisher")
@@ -136,10 +136,11 @@ def test_a_task_is_tested_and_left_with_the_average_of_the_last_parameters(
 
         return look
 
-    agent, examiner = learner.agent, learner.examiner
+    agent, evaluation = learner.agent, learner.measurements._evaluation
     monkeypatch.setattr(agent, "learn", look_after(agent.learn))
-    monkeypatch.setattr(examiner, "test", look_before(examiner.test, tested))
-    monkeypatch.setattr(agent.memory, "anchor", look_before(agent.memory.anchor, anchored))
+    monkeypatch.setattr(evaluation, "scores", look_before(evaluation.scores, tested))
+    consolidate = look_before(agent.memory.consolidate, anchored)
+    monkeypatch.setattr(agent.memory, "consolidate", consolidate)
     for _ in itertools.takewhile(lambda row: not anchored, learner.run()):
         pass
     (at_end, tested_with), (at_switch, left_with) = tested[1], anchored[0]
@@ -157,13 +158,13 @@ def running_mean(seen: list[Tensor], span: int = ATARI["average_span"]) -> Tenso
     return mean
 
 
-def test_a_well_waits_for_enough_steps_in_its_task() -> None:
+def test_a_task_is_consolidated_after_enough_steps_in_it() -> None:
     options = config("ewc-labels")
     options["settings"] = {**SMALL, "ewc_start": 500}
     assert rows_of(options, "fisher") == []  # no task has so many when it is left
 
 
-def test_a_task_left_before_n_steps_leaves_no_well() -> None:
+def test_a_task_left_before_n_steps_is_not_consolidated() -> None:
     options = config("ewc-labels")
     options["settings"] = {
         **options["settings"],
@@ -195,9 +196,9 @@ def test_strong_wells_hold_the_weights_and_plain_training_moves_them() -> None:
         learner = make_continual(options)
         weight = learner.agent.network.layers[0].weight
         for _ in learner.run():
-            if learner.segment == 1 and learner.row == 0:
+            if learner.clock.segment == 1 and learner.clock.row == 0:
                 start = weight.detach().clone()
-            if learner.segment == 2 and learner.row == 0:
+            if learner.clock.segment == 2 and learner.clock.row == 0:
                 break
         moved[arm] = float((weight - start).detach().abs().max())
     assert moved["ewc-labels"] < moved["plain"] / 20
@@ -216,21 +217,21 @@ def test_held_back_rows_reach_the_replay_of_the_task_decided() -> None:
     learner = make_continual(config("ewc-fmn"))
     for _ in learner.run():
         stored = sum(replay.written for replay in learner.experience.replays.values())
-        assert len(learner.experience.pending) <= learner.settings.window * learner.settings.wins
-        if learner.segment == 0:
-            assert stored + len(learner.experience.pending) == learner.row
-        elif learner.segment == 1 and learner.row > 40:
+        assert len(learner.experience.pending) <= learner.config.window * learner.config.wins
+        if learner.clock.segment == 0:
+            assert stored + len(learner.experience.pending) == learner.clock.row
+        elif learner.clock.segment == 1 and learner.clock.row > 40:
             break
     assert len(learner.experience.replays) >= 2
 
 
-def test_epsilon_falls_on_each_task_s_own_timer() -> None:
+def test_exploration_depends_on_the_steps_in_the_present_task() -> None:
     learner = make_continual(config("plain"))
     for _ in learner.run():
-        if learner.segment == 1 and learner.row > 0:
+        if learner.clock.segment == 1 and learner.clock.row > 0:
             break
-    assert learner.timers[0] == 400
-    assert learner._epsilon() == pytest.approx(1 - 0.99 * learner.timers[1] / 200)
+    assert learner.contexts.agent_steps(0) == 400
+    assert learner._epsilon() == pytest.approx(1 - 0.99 * learner.contexts.agent_steps(1) / 200)
     learner.agent.enter(0)
     assert learner._epsilon() == pytest.approx(0.01)
 
@@ -238,20 +239,22 @@ def test_epsilon_falls_on_each_task_s_own_timer() -> None:
 # Runs that are killed
 
 
-def test_stopped_before_the_last_test_it_ends_the_same(tmp_path: Path) -> None:
-    """Then no game is running any more, and the state holds none."""
+@pytest.mark.parametrize("tests", [3, 4])
+def test_stopped_before_or_after_the_last_test_it_ends_the_same(tmp_path: Path, tests: int) -> None:
+    """After it no game is running any more, and the state holds none."""
     whole, resumed = make_continual(config("ewc-fmn")), make_continual(config("ewc-fmn"))
     whole.keep_in(tmp_path / "whole")
     (tmp_path / "whole").mkdir()
     for _ in whole.run():
-        if whole.segment == 3:
+        if whole.progress == 1 and whole.measurements.tests == tests:
             break
     state = copy.deepcopy(whole.state_dict())
+    assert bool(state["game"]) == (tests == 3)
     resumed.keep_in(shutil.copytree(tmp_path / "whole", tmp_path / "resumed"))
     resumed.load_state_dict(state)
     rows = [[row for row in learner.run() if row] for learner in (whole, resumed)]
     assert rows[0] == rows[1]
-    assert rows[0][-1]["kind"] == "test"
+    assert [row["kind"] for row in rows[0]][-1:] == (["test"] if tests == 3 else [])
     assert_equal(whole.state_dict(), resumed.state_dict())
 
 

@@ -5,45 +5,45 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ewc_paper.games.replay import Replay, ReplayError, Row
+from ewc_paper.games.replay import Replay, ReplayError, ReplayRow
 
 COPIES, HISTORY, DISCOUNT = 3, 4, 0.9
 SHAPE = (2, 5, 4)
 
 
-def make_rows(count: int, seed: int = 0) -> list[Row]:
-    """Random play: frames that are all different, some ends and some cuts."""
+def make_rows(count: int, seed: int = 0) -> list[ReplayRow]:
+    """Random play: frames that are all different, some games end and some are truncated."""
     random = np.random.default_rng(seed)
-    rows, fresh = [], np.ones(COPIES, bool)
+    rows, is_first = [], np.ones(COPIES, bool)
     for _ in range(count):
         terminal = random.random(COPIES) < 0.1
-        cut = (random.random(COPIES) < 0.1) & ~terminal
+        truncated = (random.random(COPIES) < 0.1) & ~terminal
         rows.append(
-            Row(
+            ReplayRow(
                 random.integers(0, 256, (COPIES, *SHAPE), dtype=np.uint8),
                 random.integers(0, 18, COPIES),
                 random.standard_normal(COPIES).astype(np.float32),
                 terminal,
-                cut,
-                fresh,
+                truncated,
+                is_first,
             )
         )
-        fresh = terminal | cut
+        is_first = terminal | truncated
     return rows
 
 
-def naive_state(rows: list[Row], number: int, copy: int, oldest: int) -> np.ndarray:
+def naive_state(rows: list[ReplayRow], number: int, copy: int, oldest: int) -> np.ndarray:
     """The stack a frame at a time, from the newest back to the start of the episode."""
     frames: list[np.ndarray] = []
     for back in range(number, number - HISTORY, -1):
         frames.append(rows[back].frames[copy])
-        if rows[back].fresh[copy] or back == oldest:
+        if rows[back].is_first[copy] or back == oldest:
             break
     blank = [np.zeros(SHAPE, np.uint8)] * (HISTORY - len(frames))
     return np.concatenate(blank + frames[::-1])
 
 
-def naive_transitions(rows: list[Row], oldest: int, n_step: int) -> dict[bytes, tuple]:
+def naive_transitions(rows: list[ReplayRow], oldest: int, n_step: int) -> dict[bytes, tuple]:
     """Every transition whose outcome is known, by the bytes of its state."""
     known = {}
     for number in range(oldest, len(rows) - n_step):
@@ -52,7 +52,7 @@ def naive_transitions(rows: list[Row], oldest: int, n_step: int) -> dict[bytes, 
             while True:
                 total += factor * rows[at].rewards[copy]
                 factor *= DISCOUNT
-                ended, broken = rows[at].terminal[copy], rows[at].cut[copy]
+                ended, broken = rows[at].terminal[copy], rows[at].truncated[copy]
                 at += 1
                 if ended or broken or at == number + n_step:
                     break
@@ -65,7 +65,7 @@ def naive_transitions(rows: list[Row], oldest: int, n_step: int) -> dict[bytes, 
     return known
 
 
-def filled(rows: list[Row], capacity: int, n_step: int, file: Path | None = None) -> Replay:
+def filled(rows: list[ReplayRow], capacity: int, n_step: int, file: Path | None = None) -> Replay:
     replay = Replay(
         capacity,
         COPIES,
@@ -78,7 +78,7 @@ def filled(rows: list[Row], capacity: int, n_step: int, file: Path | None = None
     )
     for row in rows:
         replay.append(row)
-        if replay.nearly_full:
+        if replay.needs_saving:
             replay.state_dict()
     return replay
 
@@ -115,8 +115,8 @@ def test_nothing_is_joined_over_a_gap() -> None:
     rows = make_rows(10)
     replay = Replay(1000, COPIES, SHAPE, history=HISTORY)
     for number, row in enumerate(rows):
-        plain = row._replace(terminal=np.zeros(COPIES, bool), cut=np.zeros(COPIES, bool))
-        replay.append(plain._replace(fresh=np.full(COPIES, number == 0)), after_gap=number == 5)
+        plain = row._replace(terminal=np.zeros(COPIES, bool), truncated=np.zeros(COPIES, bool))
+        replay.append(plain._replace(is_first=np.full(COPIES, number == 0)), after_gap=number == 5)
     batch = replay.sample(500, np.random.default_rng(0))
     newest = batch.states[:, -SHAPE[0] :]
     last_before = rows[4].frames

@@ -1,10 +1,10 @@
-"""Atari 2600 games, prepared for the agent as in Mnih et al. 2015; needs the extra `atari`.
+"""Atari 2600 games, preprocessed as in Mnih et al. 2015; needs the extra `atari`.
 
-An action is held for four frames of the emulator, of which the pixelwise maximum of the last two is
-seen (many games draw a sprite only in every other frame). The luminance is brought from 210x160 to
-84x84 by bilinear interpolation, and from there to a smaller size by the mean over areas: at 42x42
-plain interpolation would skip over pixels, and a ball two pixels wide would come and go. All 18
-actions, no sticky actions, and the loss of a life does not end an episode.
+An action is repeated for four frames of the emulator, and the agent sees the pixelwise maximum of
+the last two (many games draw a sprite only in every other frame). The luminance is scaled from
+210x160 to 84x84 by bilinear interpolation, and from there to a smaller size by averaging over
+areas: at 42x42 plain interpolation would skip pixels, and a ball two pixels wide would flicker. All
+18 actions, no sticky actions, and the loss of a life does not end an episode.
 """
 
 from difflib import get_close_matches
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ewc_paper.games.worlds.game import Frame, Step
+from ewc_paper.games.worlds.game import Frame, GameStep
 
 try:
     import ale_py
@@ -21,15 +21,17 @@ try:
     import cv2
     import gymnasium
 except ImportError as error:
-    raise ImportError(f"Atari games need an extra: pip install 'ewc[atari]' ({error})") from error
+    raise ImportError(
+        f"Atari games need an extra: pip install 'ewc-paper[atari]' ({error})"
+    ) from error
 
 ACTION_REPEAT = 4
-MAX_NO_OPS = 30  # frames without action before an episode, so that episodes differ
+MAX_NO_OPS = 30  # frames without an action at the start of an episode, so that episodes differ
 BILINEAR_SIZE = 84
 
 
 def shrink(screen: NDArray[np.uint8], size: int) -> Frame:
-    """A screen [height, width] as a frame [1, size, size]."""
+    """Scale a screen [height, width] to a frame [1, size, size]."""
     side = max(size, BILINEAR_SIZE)
     frame = cv2.resize(screen, (side, side), interpolation=cv2.INTER_LINEAR)
     if size < side:
@@ -42,17 +44,17 @@ class Atari:
 
     num_actions = 18
 
-    def __init__(self, name: str, size: int, max_steps: int) -> None:
+    def __init__(self, name: str, size: int, max_episode_steps: int) -> None:
         self.frame_shape = (1, size, size)
-        self._max_steps, self._steps = max_steps, 0
+        self._max_episode_steps, self._agent_steps = max_episode_steps, 0
         self._ale = _emulator(name)
         self._screens = np.empty((2, *self._ale.getScreenDims()), dtype=np.uint8)
         self._start = self._ale.cloneState()
 
     def reset(self, seed: int) -> Frame:
-        self._steps = 0
-        # The emulator's reset clears the screen, but in some games keeps memory of the episode
-        # before (Freeway); the stored state replaces the memory, but not the screen (Qbert).
+        self._agent_steps = 0
+        # In some games the emulator's reset clears the screen but keeps memory of the last episode
+        # (Freeway); restoring the state replaces the memory but not the screen (Qbert).
         self._ale.reset_game()
         self._ale.restoreState(self._start)
         for _ in range(np.random.default_rng(seed).integers(1, MAX_NO_OPS, endpoint=True)):
@@ -60,37 +62,38 @@ class Atari:
         self._ale.getScreenGrayscale(self._screens[0])
         return shrink(self._screens[0], self.frame_shape[1])
 
-    def step(self, action: int) -> Step:
+    def step(self, action: int) -> GameStep:
         ale, (before, last) = self._ale, self._screens
-        # After the end of a game the emulator stands still, so there is no need to leave early.
+        # After the end of a game the emulator does nothing, so all repeats can be made.
         reward = sum(ale.act(action) for _ in range(ACTION_REPEAT - 1))
         ale.getScreenGrayscale(before)
         reward += ale.act(action)
         ale.getScreenGrayscale(last)
         frame = shrink(np.maximum(before, last, out=last), self.frame_shape[1])
 
-        self._steps += 1
+        self._agent_steps += 1
         terminal = ale.game_over(with_truncation=False)
-        return Step(frame, float(reward), terminal, not terminal and self._steps >= self._max_steps)
+        truncated = not terminal and self._agent_steps >= self._max_episode_steps
+        return GameStep(frame, float(reward), terminal, truncated)
 
 
 def rom_of(name: str) -> Path:
-    """The file of the game called `name`."""
+    """Return the ROM file of a game; raise ValueError if there is none of this name."""
     gymnasium.register_envs(ale_py)
     known = {spec.name: spec for spec in gymnasium.registry.values() if spec.namespace == "ALE"}
     if name not in known:
         near = ", ".join(get_close_matches(name, known)) or "Pong, Breakout or minatar/breakout"
         raise ValueError(f"no game is called {name!r}; did you mean {near}?")
     rom = ale_py.roms.get_rom_path(known[name].kwargs["game"])
-    assert rom is not None  # ale-py brings the ROM of every game it registers
+    assert rom is not None  # ale-py contains the ROM of every game it registers
     return rom
 
 
 def _emulator(name: str) -> ale_py.ALEInterface:
-    """The emulator with the game just loaded and started."""
+    """Return an emulator that has loaded and started the game."""
     rom = rom_of(name)
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
-    # Not by `gymnasium.make`, which cannot be seeded without loading the game twice.
+    # `gymnasium.make` cannot be seeded without loading the game twice.
     ale = ale_py.ALEInterface()
     ale.setInt("random_seed", 0)
     ale.setFloat("repeat_action_probability", 0.0)

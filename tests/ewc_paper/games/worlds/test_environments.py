@@ -17,7 +17,7 @@ MAX_STEPS = 60
 
 
 def environments(name: str, seed: int = 0, count: int = 3) -> Environments:
-    return Environments(name, count, seed=seed, size=42, max_steps=MAX_STEPS)
+    return Environments(name, count, seed=seed, size=42, max_episode_steps=MAX_STEPS)
 
 
 def actions(name: str, steps: int) -> np.ndarray:
@@ -29,8 +29,8 @@ def fingerprint(copies: Environments, rows: np.ndarray) -> str:
     """A hash of everything seen while the rows of actions are taken."""
     digest = hashlib.sha256(copies.frames.tobytes())
     for row in rows:
-        rewards, terminal, cut, scores = copies.step(row)
-        for array in (rewards, terminal, cut, copies.frames, copies.fresh):
+        rewards, terminal, truncated, scores = copies.step(row)
+        for array in (rewards, terminal, truncated, copies.frames, copies.is_first):
             digest.update(array.tobytes())
         digest.update(repr(scores).encode())
     return digest.hexdigest()
@@ -47,29 +47,31 @@ def test_every_copy_is_a_game_of_its_own(name: str) -> None:
     for copy in range(3):
         game, episode, score = make_game(name, 42, MAX_STEPS), 0, 0.0
         for number, action in enumerate(rows[:, copy].tolist()):
-            if number == 0 or outcomes[number - 1].terminal[copy] or outcomes[number - 1].cut[copy]:
+            previous = outcomes[number - 1]
+            if number == 0 or previous.terminal[copy] or previous.truncated[copy]:
                 seed = np.random.SeedSequence((0, copy, episode)).generate_state(1)
                 assert np.array_equal(game.reset(int(seed[0])), frames[number][copy])
                 episode, score = episode + 1, 0.0
             step, outcome = game.step(action), outcomes[number]
             score += step.reward
             assert step.reward == outcome.rewards[copy]
-            assert (step.terminal, step.cut) == (outcome.terminal[copy], outcome.cut[copy])
-            if step.terminal or step.cut:
+            assert step.terminal == outcome.terminal[copy]
+            assert step.truncated == outcome.truncated[copy]
+            if step.terminal or step.truncated:
                 assert score in outcome.scores
             else:
                 assert np.array_equal(step.frame, frames[number + 1][copy])
         assert episode > 1
 
 
-def test_a_fresh_frame_follows_an_end_and_nothing_else() -> None:
+def test_a_first_frame_follows_an_end_and_nothing_else() -> None:
     copies = environments("minatar/breakout")
-    assert copies.fresh.all()
+    assert copies.is_first.all()
     ends = 0
     for row in actions("minatar/breakout", 100):
         outcome = copies.step(row)
-        over = outcome.terminal | outcome.cut
-        assert np.array_equal(copies.fresh, over)
+        over = outcome.terminal | outcome.truncated
+        assert np.array_equal(copies.is_first, over)
         assert len(outcome.scores) == over.sum()
         ends += int(over.sum())
     assert ends > 5

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from ewc_paper.games.worlds.game import make_game
+from ewc_paper.games.worlds.game import check_name, file_name, frame_shape, make_game
 
 NAMES = ["Pong", "minatar/breakout:rotate90,actions1,channels2"]
 
@@ -28,27 +28,27 @@ def test_a_game_shows_uint8_frames_of_its_shape(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_episode_is_cut_at_the_time_limit(name: str) -> None:
-    game = make_game(name, max_steps=4)
+def test_an_episode_is_truncated_at_the_time_limit(name: str) -> None:
+    game = make_game(name, max_episode_steps=4)
     for seed in range(2):
         game.reset(seed)
         steps = [game.step(0) for _ in range(4)]
-        assert [step.cut for step in steps] == [False, False, False, True]
+        assert [step.truncated for step in steps] == [False, False, False, True]
         assert not any(step.terminal for step in steps)
 
 
-def test_a_game_that_ends_at_the_time_limit_is_not_cut() -> None:
+def test_a_game_that_ends_at_the_time_limit_is_not_truncated() -> None:
     def last_step(max_steps: int) -> tuple[int, bool, bool]:
-        game = make_game("minatar/breakout", max_steps=max_steps)
+        game = make_game("minatar/breakout", max_episode_steps=max_steps)
         game.reset(0)
-        steps, terminal, cut = 0, False, False
-        while not (terminal or cut):
-            _, _, terminal, cut = game.step(0)
+        steps, terminal, truncated = 0, False, False
+        while not (terminal or truncated):
+            _, _, terminal, truncated = game.step(0)
             steps += 1
-        return steps, terminal, cut
+        return steps, terminal, truncated
 
-    length, terminal, cut = last_step(1000)
-    assert (terminal, cut) == (True, False)
+    length, terminal, truncated = last_step(1000)
+    assert (terminal, truncated) == (True, False)
     assert last_step(length) == (length, True, False)
     assert last_step(length - 1) == (length - 1, False, True)
 
@@ -76,5 +76,23 @@ def test_a_missing_extra_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, module, raising=False)
-    with pytest.raises(ImportError, match=rf"pip install 'ewc\[{module.rsplit('.')[-1]}\]'"):
+    with pytest.raises(ImportError, match=rf"pip install 'ewc-paper\[{module.rsplit('.')[-1]}\]'"):
         make_game(name)
+
+
+def test_a_file_name_has_no_separators() -> None:
+    assert file_name("minatar/breakout:rotate90") == "minatar-breakout-rotate90"
+    assert file_name("UpNDown") == "UpNDown"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_shape_of_frames_is_known_without_the_game(name: str) -> None:
+    assert frame_shape(name, size=42) == make_game(name, size=42).frame_shape
+
+
+def test_a_name_is_checked_without_making_the_game() -> None:
+    for name in NAMES:
+        check_name(name)
+    for name, said in (("pong", "no game is called"), ("minatar/pong", "no task is called")):
+        with pytest.raises(ValueError, match=said):
+            check_name(name)

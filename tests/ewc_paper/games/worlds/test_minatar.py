@@ -7,7 +7,7 @@ import pytest
 from minatar import Environment
 from numpy.typing import NDArray
 
-from ewc_paper.games.worlds.minatar import GAMES, SYMMETRIES, MinAtar, Task, parse
+from ewc_paper.games.worlds.minatar import GAMES, SYMMETRIES, MinAtar, MinAtarTask, parse
 
 # Where the pixel (row i, column j) of the transformed square comes from.
 SOURCES: dict[str, Callable[[int, int], tuple[int, int]]] = {
@@ -22,7 +22,7 @@ SOURCES: dict[str, Callable[[int, int], tuple[int, int]]] = {
 }
 
 
-def transformed(frame: NDArray[np.uint8], task: Task) -> NDArray[np.uint8]:
+def transformed(frame: NDArray[np.uint8], task: MinAtarTask) -> NDArray[np.uint8]:
     out = np.empty_like(frame)
     for channel, source in enumerate(task.channel_order):
         for i in range(10):
@@ -54,7 +54,7 @@ def test_the_plain_task_is_the_game_as_published(game: str) -> None:
 @pytest.mark.parametrize("symmetry", SYMMETRIES)
 @pytest.mark.parametrize("game", ["seaquest", "breakout"])
 def test_a_task_is_its_game_under_the_symmetry(game: str, symmetry: str) -> None:
-    task = Task(game, symmetry, actions=3, channels=5)
+    task = MinAtarTask(game, symmetry, actions=3, channels=5)
     plain, turned = MinAtar(f"minatar/{game}", 5000), MinAtar(str(task), 5000)
     frame, terminal = plain.reset(1), False
     assert np.array_equal(turned.reset(1), transformed(frame, task))
@@ -63,10 +63,10 @@ def test_a_task_is_its_game_under_the_symmetry(game: str, symmetry: str) -> None
         if terminal:
             break
         action = int(actions.integers(6))
-        frame, reward, terminal, cut = plain.step(task.action_order[action])
+        frame, reward, terminal, truncated = plain.step(task.action_order[action])
         step = turned.step(action)
         assert np.array_equal(step.frame, transformed(frame, task))
-        assert step[1:] == (reward, terminal, cut)
+        assert step[1:] == (reward, terminal, truncated)
 
 
 def test_the_symmetries_are_the_eight_of_the_square() -> None:
@@ -76,7 +76,7 @@ def test_the_symmetries_are_the_eight_of_the_square() -> None:
 
 
 def test_orders_are_permutations_that_differ_by_number() -> None:
-    tasks = [Task("asterix", actions=number, channels=number) for number in range(20)]
+    tasks = [MinAtarTask("asterix", actions=number, channels=number) for number in range(20)]
     assert tasks[0].action_order == list(range(6))
     assert tasks[0].channel_order.tolist() == list(range(10))
     for task in tasks:
@@ -89,14 +89,17 @@ def test_orders_are_permutations_that_differ_by_number() -> None:
 @pytest.mark.parametrize(
     ("name", "task"),
     [
-        ("minatar/freeway", Task("freeway")),
-        ("minatar/breakout:rotate90", Task("breakout", "rotate90")),
-        ("minatar/asterix:actions12", Task("asterix", "", 12)),
-        ("minatar/asterix:channels3", Task("asterix", "", 0, 3)),
-        ("minatar/space_invaders:flip,actions1,channels2", Task("space_invaders", "flip", 1, 2)),
+        ("minatar/freeway", MinAtarTask("freeway")),
+        ("minatar/breakout:rotate90", MinAtarTask("breakout", "rotate90")),
+        ("minatar/asterix:actions12", MinAtarTask("asterix", "", 12)),
+        ("minatar/asterix:channels3", MinAtarTask("asterix", "", 0, 3)),
+        (
+            "minatar/space_invaders:flip,actions1,channels2",
+            MinAtarTask("space_invaders", "flip", 1, 2),
+        ),
     ],
 )
-def test_a_name_is_its_task(name: str, task: Task) -> None:
+def test_a_name_is_its_task(name: str, task: MinAtarTask) -> None:
     assert parse(name) == task
     assert str(task) == name
 

@@ -1,0 +1,93 @@
+"""Which context the agent plays in: given by the true name of the game, or recognized from frames.
+
+A context is what the agent takes for one task. It has its own gains and biases in the network, its
+own replay memory and its own timers.
+"""
+
+from collections.abc import Callable, Mapping
+from inspect import signature
+from typing import Any
+
+from ewc.recognition import ForgetMeNot
+from ewc_paper.games.worlds.game import Frame
+
+Recognize = Callable[[Frame], int]  # the context that a frame belongs to
+
+
+def make_recognizer(options: Mapping[str, Any]) -> ForgetMeNot:
+    """Make the recognizer that these options describe; options of other things are ignored."""
+    names = signature(ForgetMeNot).parameters
+    return ForgetMeNot(**{name: options[name] for name in names if name in options})
+
+
+class ContextTracker:
+    """Identifies the present context, and counts the agent steps in each.
+
+    Without a recognizer, contexts are the true labels of the games, numbered in the order in which
+    the games first appear.
+    """
+
+    def __init__(self, recognizer: ForgetMeNot | None) -> None:
+        self.recognizer = recognizer
+        self._labels: dict[str, int] = {}
+        self._agent_steps: dict[int, int] = {}
+        self._since_consolidation: dict[int, int] = {}
+
+    def identify(self, game: str, frame: Frame) -> int | None:
+        """Return the present context, or None while the recognizer is undecided."""
+        if self.recognizer is None:
+            return self._labels.setdefault(game, len(self._labels))
+        context = self.recognizer.observe(frame)
+        return context if self.recognizer.decided else None
+
+    def recognize_in_test(self, game: str, present: int) -> Recognize:
+        """Return how the context is found in a test of a game, in which nothing is learned.
+
+        Args:
+            game: the game that is tested.
+            present: the context to play in if the game has none yet.
+        """
+        if self.recognizer is None or self.recognizer.observations == 0:
+            context = self._labels.get(game, present)
+            return lambda frame: context
+        return self.recognizer.frozen().observe
+
+    def count(self, context: int, agent_steps: int) -> None:
+        """Add steps that were played in a context."""
+        for counts in (self._agent_steps, self._since_consolidation):
+            counts[context] = counts.get(context, 0) + agent_steps
+
+    def agent_steps(self, context: int) -> int:
+        """Return all agent steps that were played in a context."""
+        return self._agent_steps.get(context, 0)
+
+    def steps_since_consolidation(self, context: int) -> int:
+        """Return the agent steps in a context since `mark_consolidated`, or since the start."""
+        return self._since_consolidation.get(context, 0)
+
+    def mark_consolidated(self, context: int) -> None:
+        """Restart the count of steps since the consolidation of a context."""
+        self._since_consolidation[context] = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "recognizer": self.recognizer.state_dict() if self.recognizer else {},
+            "labels": dict(self._labels),
+            "agent_steps": _with_text_keys(self._agent_steps),
+            "since_consolidation": _with_text_keys(self._since_consolidation),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self.recognizer is not None:
+            self.recognizer.load_state_dict(state["recognizer"])
+        self._labels = dict(state["labels"])
+        self._agent_steps = _with_number_keys(state["agent_steps"])
+        self._since_consolidation = _with_number_keys(state["since_consolidation"])
+
+
+def _with_text_keys(counts: dict[int, int]) -> dict[str, int]:
+    return {str(key): value for key, value in counts.items()}
+
+
+def _with_number_keys(counts: dict[str, int]) -> dict[int, int]:
+    return {int(key): value for key, value in counts.items()}

@@ -1,0 +1,82 @@
+"""Contexts from labels and from frames, and how long each was played."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ewc.recognition import ForgetMeNot
+from ewc_paper.games.contexts import ContextTracker, make_recognizer
+
+OPTIONS: dict[str, Any] = {"levels": 2, "prior": 1.0, "window": 2, "wins": 1, "independent": 1e9}
+BLACK, WHITE = np.zeros((1, 8, 8), np.uint8), np.full((1, 8, 8), 255, np.uint8)
+
+
+def recognizing() -> ContextTracker:
+    return ContextTracker(make_recognizer(OPTIONS))
+
+
+def test_the_recognizer_takes_its_own_options_alone() -> None:
+    recognizer = make_recognizer({**OPTIONS, "lr": 1.0})
+    assert isinstance(recognizer, ForgetMeNot)
+    recognizer.observe(BLACK)
+    assert not recognizer.decided
+    recognizer.observe(BLACK)
+    assert recognizer.decided  # after a window of 2
+
+
+def test_true_labels_are_numbered_as_the_games_appear() -> None:
+    contexts = ContextTracker(None)
+    games = ["Pong", "Krull", "Pong", "Boxing"]
+    assert [contexts.identify(game, BLACK) for game in games] == [0, 1, 0, 2]
+
+
+def test_a_game_is_tested_in_its_own_context_or_in_the_present_one() -> None:
+    contexts = ContextTracker(None)
+    for game in ("Pong", "Krull"):
+        contexts.identify(game, BLACK)
+    assert contexts.recognize_in_test("Krull", present=0)(BLACK) == 1
+    assert contexts.recognize_in_test("Boxing", present=5)(BLACK) == 5
+
+
+def test_a_recognizer_is_undecided_within_a_window() -> None:
+    contexts = recognizing()
+    frames = [BLACK] * 4 + [WHITE] * 4
+    found = [contexts.identify("whatever it is called", frame) for frame in frames]
+    assert found == [None, 0, None, 0, None, 1, None, 1]
+
+
+def test_tests_recognize_frames_without_learning() -> None:
+    contexts = recognizing()
+    assert contexts.recognize_in_test("Pong", present=7)(BLACK) == 7  # nothing was observed yet
+    for frame in [BLACK] * 4 + [WHITE] * 4:
+        contexts.identify("Pong", frame)
+    before = contexts.state_dict()["recognizer"]["counts"].clone()
+    recognize = contexts.recognize_in_test("Pong", present=7)
+    assert recognize(BLACK) == 0
+    assert [recognize(WHITE) for _ in range(3)][-1] == 1
+    assert contexts.state_dict()["recognizer"]["counts"].equal(before)
+
+
+def test_steps_are_counted_by_context_and_since_its_consolidation() -> None:
+    contexts = ContextTracker(None)
+    assert contexts.agent_steps(0) == contexts.steps_since_consolidation(0) == 0
+    contexts.count(0, 8)
+    contexts.count(1, 8)
+    contexts.mark_consolidated(0)
+    contexts.count(0, 4)
+    assert (contexts.agent_steps(0), contexts.steps_since_consolidation(0)) == (12, 4)
+    assert (contexts.agent_steps(1), contexts.steps_since_consolidation(1)) == (8, 8)
+
+
+@pytest.mark.parametrize("recognizes", [False, True])
+def test_the_state_continues_in_another_tracker(recognizes: bool) -> None:
+    first, second = (recognizing() if recognizes else ContextTracker(None) for _ in range(2))
+    for game, frame in [("Pong", BLACK)] * 3 + [("Krull", WHITE)] * 4:
+        first.identify(game, frame)
+        first.count(0, 4)
+    first.mark_consolidated(0)
+    second.load_state_dict(first.state_dict())
+    assert (second.agent_steps(0), second.steps_since_consolidation(0)) == (28, 0)
+    rest = [("Boxing", WHITE), ("Krull", BLACK), ("Pong", BLACK)]
+    assert [second.identify(*one) for one in rest] == [first.identify(*one) for one in rest]
