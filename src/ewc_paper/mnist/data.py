@@ -104,7 +104,7 @@ def _read_idx(
     content = _content(directory, name)
     if name in sha256 and hashlib.sha256(content).hexdigest() != sha256[name]:
         raise ValueError(
-            f"{directory / name}: altered (its sha256 is not the known one); reinstall ewc"
+            f"{directory / name}: altered (its sha256 is not the known one); reinstall ewc-paper"
         )
     if len(content) < 4 or content[:3] != b"\0\0\x08":
         raise ValueError(f"{directory / name}: not an IDX file of unsigned bytes")
