@@ -15,7 +15,7 @@ from ewc_paper.games.scores import normalized
 from ewc_paper.games.worlds.minatar import MinAtar
 from ewc_paper.options import MANY, option
 from ewc_paper.runs.engine import Part
-from ewc_paper.runs.loop import Learner
+from ewc_paper.runs.loop import Resumable
 
 SINGLE = "single"  # the arm that learns one game alone
 REPLAY_FILES = "replay-*.rows"  # as the learner names them
@@ -258,9 +258,18 @@ def check_one_world(games: Sequence[str]) -> None:
         raise RunError(f"--games must be all of Atari or all of MinAtar, got {' '.join(games)}")
 
 
-def make_part(name: str, config: dict[str, Any], make: Callable[[dict[str, Any]], Learner]) -> Part:
+def make_part(
+    name: str, config: dict[str, Any], make: Callable[[dict[str, Any]], Resumable]
+) -> Part:
     """One network of a run, with what its replay memories take on disk while it runs."""
-    return Part(name, config, make, disk_bytes=replay_bytes(config), scratch=(REPLAY_FILES,))
+    return Part(
+        name,
+        config,
+        make,
+        disk_bytes=replay_bytes(config),
+        disk_advice="a smaller --replay-capacity",
+        temporary_files=(REPLAY_FILES,),
+    )
 
 
 def replay_bytes(config: dict[str, Any]) -> int:

@@ -9,7 +9,7 @@ import torch
 
 from ewc_paper.errors import RunError
 from ewc_paper.experiments.games.run import Games
-from ewc_paper.experiments.recognition.figure import outcome
+from ewc_paper.experiments.recognition.figure import summarize
 from ewc_paper.experiments.recognition.run import Recognition, RecognitionRun
 from ewc_paper.runs.checkpoint import load_checkpoint, save_checkpoint
 from ewc_paper.runs.directory import RunDirectory
@@ -59,8 +59,8 @@ def test_two_games_are_told_apart() -> None:
         for labels in ("observed", "decided"):
             assert sum(steps for _, steps in row[labels]) == row["steps"] == 600
     for labels in ("observed", "decided"):
-        assert outcome(rows, labels).right > 0.9
-        assert outcome(rows, labels).contexts == 2
+        assert summarize(rows, labels).correct > 0.9
+        assert summarize(rows, labels).contexts == 2
 
 
 def test_what_is_decided_comes_at_the_ends_of_windows() -> None:
