@@ -34,7 +34,7 @@ def test_the_squared_gradient_of_a_batch_is_below_the_empirical_fisher(
         with torch.no_grad():
             for parameter in learner.model.parameters():
                 parameter += 0.01
-        penalties[name] = float(learner.memory.penalty())
+        penalties[name] = learner.memory.penalty().item()
     assert isinstance(learners["batch-squared"], BatchSquared)
     # (mean g)² <= mean g², by Jensen's inequality
     assert 0 < penalties["batch-squared"] < penalties["empirical"]

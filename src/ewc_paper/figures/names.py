@@ -21,7 +21,7 @@ ARM_LABELS = {
     "plain": "plain",
     "ewc-labels": "EWC, true labels",
     "ewc-fmn": "EWC + Forget-Me-Not",
-    "single": "single games",
+    "single": "one network per game",
 }
 
 

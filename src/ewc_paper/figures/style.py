@@ -14,6 +14,8 @@ matplotlib.use("Agg")  # figures are files; no display is needed
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from ewc_paper.runs.files import replace_file
 
@@ -72,6 +74,16 @@ def axes(width: float = 5.0, height: float = 3.4) -> Axes:
     """Create a figure of a size in inches and return its axes."""
     _, ax = plt.subplots(figsize=(width, height), layout="constrained")
     return tidy(ax)
+
+
+def use_short_numbers(ax: Axes) -> None:
+    """Write numbers on the x axis as 40k or 1.2M, for agent steps."""
+    ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def use_whole_numbers(axis: Axis) -> None:
+    """Put ticks on an axis at round whole numbers only."""
+    axis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
 
 def tidy(ax: Axes) -> Axes:

@@ -83,6 +83,17 @@ def test_markers_are_added_to_the_same_line(name: str) -> None:
     assert marked["marker"] == style.LOOKS[name].marker
 
 
+def test_numbers_on_axes_are_short_or_whole() -> None:
+    ax = style.axes()
+    ax.plot([0, 80_000], [0, 50])
+    style.use_short_numbers(ax)
+    style.use_whole_numbers(ax.yaxis)
+    ax.figure.canvas.draw()
+    assert "80k" in [label.get_text() for label in ax.get_xticklabels()]
+    assert {10, 20, 30, 40, 50} <= set(ax.get_yticks())
+    style.plt.close("all")
+
+
 def test_a_figure_is_saved_closed_and_replaced(tmp_path: Path) -> None:
     file = tmp_path / "figures" / "figure.png"
     for size in (2.0, 4.0):

@@ -7,7 +7,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter
 
 from ewc_paper.experiments.games.data import (
     Network,
@@ -18,9 +17,15 @@ from ewc_paper.experiments.games.data import (
 )
 from ewc_paper.figures.names import ARM_LABELS, game_name
 from ewc_paper.figures.seeds import plot_band
-from ewc_paper.figures.style import RED, axes, line_style, marker_style, save, tidy
-
-STEPS_FORMAT = EngFormatter(sep="")  # 40k, 1.2M
+from ewc_paper.figures.style import (
+    RED,
+    axes,
+    line_style,
+    marker_style,
+    save,
+    tidy,
+    use_short_numbers,
+)
 
 
 def draw_schedule(networks: Sequence[Network], file: Path) -> Path:
@@ -40,7 +45,7 @@ def draw_schedule(networks: Sequence[Network], file: Path) -> Path:
     ax.set_yticks(range(len(network.games)), [game_name(game) for game in network.games])
     ax.set_ylim(len(network.games) - 0.5, -0.5)
     ax.set_xlim(0, len(network.schedule) * steps)
-    ax.xaxis.set_major_formatter(STEPS_FORMAT)
+    use_short_numbers(ax)
     ax.set_xlabel("agent steps")
     if protected:
         ax.set_title("red point: from here on, EWC protects the game", fontsize=9, loc="left")
@@ -60,7 +65,7 @@ def draw_totals(networks: Sequence[Network], file: Path) -> Path:
     _mark_segments(ax, learners[0])
     top = 1.03 * len(learners[0].games)  # a marker at the highest total is drawn whole
     ax.set_ylim(bottom=min(0, ax.get_ylim()[0]), top=top)
-    ax.xaxis.set_major_formatter(STEPS_FORMAT)
+    use_short_numbers(ax)
     ax.set_xlabel("agent steps; tested on all games after each segment")
     ax.set_ylabel(f"total normalized score of {len(learners[0].games)} games")
     ax.legend(frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
@@ -105,7 +110,7 @@ def draw_by_game(networks: Sequence[Network], file: Path) -> Path:
             ]
             _plot_curves(ax, arm, curves)
         tidy(ax).set_title(game_name(game), fontsize=9)
-        ax.xaxis.set_major_formatter(STEPS_FORMAT)
+        use_short_numbers(ax)
         ax.tick_params(labelsize=8)
     for ax in grid.flat[len(games) :]:
         ax.set_visible(False)

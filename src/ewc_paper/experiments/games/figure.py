@@ -78,17 +78,17 @@ LAYOUT = Layout(
 
 # The rows of the table; "X / plain" is the ratio of the mean of X to that of plain training.
 MEASURES = (
-    "total at the end",
+    "at the end",
     "end / plain",
-    "total, second half",
-    "second half / plain",
-    "learned at the end",
+    "second half",
+    "2nd half / plain",
+    "learned",
     "learned / plain",
     "kept on return",
     "least kept",
-    "same greedy action",
+    "same action",
     "regret of Q",
-    "correctly recognized",
+    "recognized",
     "contexts",
 )
 
@@ -148,8 +148,8 @@ def _ceiling_column(ceilings: Sequence[list[float]]) -> dict[str, str]:
     """Return the cells of one network per game, by measure."""
     later = [float(np.mean(totals[len(totals) // 2 + 1 :])) for totals in ceilings]
     return {
-        "total at the end": mean_and_deviation([totals[-1] for totals in ceilings]),
-        "total, second half": mean_and_deviation(later),
+        "at the end": mean_and_deviation([totals[-1] for totals in ceilings]),
+        "second half": mean_and_deviation(later),
     }
 
 

@@ -3,10 +3,9 @@
 from pathlib import Path
 
 from ewc_paper.experiments.context_match import ContextMatch, ContextUse, match_contexts
-from ewc_paper.experiments.games.curves import STEPS_FORMAT
 from ewc_paper.experiments.games.data import Network
 from ewc_paper.figures.game_colors import add_game_legend, game_colors
-from ewc_paper.figures.style import axes, save
+from ewc_paper.figures.style import axes, save, use_short_numbers
 
 
 def recognition(network: Network) -> ContextMatch | None:
@@ -37,7 +36,7 @@ def draw_recognition(network: Network, file: Path) -> Path:
     ax.set_yticks(range(contexts))
     ax.set_ylim(contexts - 0.5, -0.5)
     ax.set_xlim(0, len(network.schedule) * network.settings["segment_steps"])
-    ax.xaxis.set_major_formatter(STEPS_FORMAT)
+    use_short_numbers(ax)
     ax.set_xlabel("agent steps")
     ax.set_ylabel("recognized context")
     add_game_legend(ax, colors)

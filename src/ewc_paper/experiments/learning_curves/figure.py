@@ -38,7 +38,7 @@ def _rows_by_method(run: RunDirectory) -> dict[str, list[MetricsRow]]:
 def draw(run: RunDirectory) -> list[Path]:
     """Draw the run's figure from its metrics."""
     epochs, tasks = run.config()["epochs"], run.config()["tasks"]
-    figure, grid = plt.subplots(
+    _, grid = plt.subplots(
         tasks,
         1,
         figsize=(6.4, 1.2 + 1.4 * tasks),
@@ -52,14 +52,13 @@ def draw(run: RunDirectory) -> list[Path]:
         _plot_method(panels, method, rows, epochs)
     for task, panel in enumerate(panels):
         tidy(panel)
-        panel.set_ylabel(f"task {task_name(task)}")
+        panel.set_ylabel(f"accuracy on {task_name(task)}, %")
         panel.axvspan(task * epochs, (task + 1) * epochs, color="0.93", zorder=0)
         for border in range(1, tasks):
             panel.axvline(border * epochs, color="0.6", linewidth=0.8, linestyle=":")
     panels[0].set_ylim(_lowest_shown(run), 100)
     panels[0].legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
     panels[-1].set_xlabel("epochs (gray: the task is being trained)")
-    figure.supylabel("test accuracy, %", fontsize="medium")
     return [save(panels[0], run.figures / "learning-curves.png")]
 
 

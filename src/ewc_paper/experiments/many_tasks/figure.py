@@ -9,14 +9,13 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
-from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
 from ewc_paper.experiments.accuracy_rows import accuracy_row, average_accuracy, task_ends
 from ewc_paper.experiments.view import Layout
 from ewc_paper.figures.names import METHOD_LABELS, in_order
 from ewc_paper.figures.seeds import mean_and_deviation, plot_band
-from ewc_paper.figures.style import axes, line_style, marker_style, save
+from ewc_paper.figures.style import axes, line_style, marker_style, save, use_whole_numbers
 from ewc_paper.runs.directory import MetricsRow, RunDirectory
 from ewc_paper.runs.schema import integer, one_of, record
 
@@ -69,7 +68,7 @@ def draw(run: RunDirectory) -> list[Path]:
         plot_band(ax, list(counts), values, label=label, **marker_style(method))
     ax.set_xlabel("number of tasks")
     ax.set_ylabel("average accuracy over all tasks, %")
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    use_whole_numbers(ax.xaxis)
     ax.legend(frameon=False)
     return [save(ax, run.figures / "many-tasks.png")]
 

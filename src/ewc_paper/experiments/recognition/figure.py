@@ -5,14 +5,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
 from ewc_paper.experiments.context_match import ContextUse, match_contexts
 from ewc_paper.experiments.view import Layout, StoredConfig
 from ewc_paper.figures.game_colors import add_game_legend, game_colors
 from ewc_paper.figures.seeds import mean_and_deviation
-from ewc_paper.figures.style import axes, save
+from ewc_paper.figures.style import axes, save, use_short_numbers, use_whole_numbers
 from ewc_paper.runs.directory import MetricsRow, RunDirectory
 from ewc_paper.runs.schema import Check, integer, list_of, number, one_of, record, short_text
 
@@ -85,7 +84,8 @@ def draw(run: RunDirectory) -> list[Path]:
     ax.set_xlim(0, edges[-1] or 1)
     ax.set_xlabel("agent steps")
     ax.set_ylabel("recognized context")
-    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    use_short_numbers(ax)
+    use_whole_numbers(ax.yaxis)
     add_game_legend(ax, colors, BAND_OPACITY)
     return [save(ax, run.figures / "recognition.png")]
 

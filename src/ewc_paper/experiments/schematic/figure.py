@@ -59,7 +59,7 @@ def plot(ax: Axes, landscape: MetricsRow, trajectories: dict[str, MetricsRow]) -
         _plot_trajectory(ax, name, row)
     if TASK_A in trajectories and not trajectories[TASK_A].get("diverged"):
         end = trajectories[TASK_A]["points"][-1]
-        ax.annotate("θ*$_A$", tuple(end), xytext=(-26, 2), textcoords="offset points")
+        ax.annotate("θ*$_A$", tuple(end), xytext=(5, -14), textcoords="offset points")
     _label_region(ax, landscape, "loss_a", "low loss for A", "0.25")
     _label_region(ax, landscape, "loss_b", "low loss for B", "#7a5c00")
     ax.set_xlim(landscape["across"][0], landscape["across"][-1])

@@ -14,14 +14,14 @@ def test_the_table_compares_the_arms_with_plain_training(tmp_path: Path) -> None
     shown = as_text(figure.table(make_games(tmp_path)))
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines()]
     rows = {row[0]: row[1:] for row in cells if row}
-    assert rows["total at the end"] == ["1.43 ± 0.11", "1.90 ± 0.14", "1.71 ± 0.13", "1.90 ± 0.00"]
+    assert rows["at the end"] == ["1.43 ± 0.11", "1.90 ± 0.14", "1.71 ± 0.13", "1.90 ± 0.00"]
     assert rows["end / plain"] == ["1.00", "1.33", "1.20", ""]
-    assert rows["total, second half"][0] == "1.31 ± 0.10"
-    assert rows["second half / plain"] == ["1.00", "1.45", "1.25", ""]
+    assert rows["second half"][0] == "1.31 ± 0.10"
+    assert rows["2nd half / plain"] == ["1.00", "1.45", "1.25", ""]
     assert rows["kept on return"] == ["25%", "100%", "64%", ""]
-    assert rows["same greedy action"] == ["50%", "100%", "80%", ""]
+    assert rows["same action"] == ["50%", "100%", "80%", ""]
     assert rows["regret of Q"] == ["0.500", "0.000", "0.200", ""]
-    assert (rows["correctly recognized"][2], rows["contexts"][2]) == ("98.8%", "2.0")
+    assert (rows["recognized"][2], rows["contexts"][2]) == ("98.8%", "2.0")
 
 
 def test_every_figure_is_drawn(tmp_path: Path) -> None:
@@ -44,4 +44,4 @@ def test_a_run_that_has_just_begun_is_shown_too(tmp_path: Path) -> None:
     part.path.joinpath("metrics.jsonl").unlink()
     part.append(rows[0])  # the test before any training
     assert len(figure.draw(run)) == 5
-    assert "single games" in as_text(figure.table(run))
+    assert "one network per game" in as_text(figure.table(run))
