@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
-from ewc.perturbation import Shape
 from ewc.step_size import How
+from ewc_paper.experiments.perturbation.figure import SHAPE_LABELS
 from ewc_paper.figures import style
 from ewc_paper.figures.names import ARM_LABELS, METHOD_LABELS
 
@@ -65,7 +65,7 @@ def test_differences_match_published_values() -> None:
 @pytest.mark.parametrize("sight", SIGHT)
 @pytest.mark.parametrize(
     "names",
-    [tuple(METHOD_LABELS), tuple(ARM_LABELS), get_args(Shape), get_args(How)],
+    [tuple(METHOD_LABELS), tuple(ARM_LABELS), tuple(SHAPE_LABELS), get_args(How)],
     ids=["methods", "arms", "shapes", "pulls"],
 )
 def test_lines_of_one_figure_can_be_told_apart(names: tuple[str, ...], sight: str) -> None:

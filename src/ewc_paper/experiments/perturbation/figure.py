@@ -2,12 +2,10 @@
 
 from collections import defaultdict
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 from rich.table import Table
 
-from ewc.perturbation import Shape
 from ewc_paper.experiments.view import Layout, StoredConfig
 from ewc_paper.figures.names import game_name, in_order
 from ewc_paper.figures.seeds import mean_and_deviation, plot_band
@@ -15,19 +13,20 @@ from ewc_paper.figures.style import axes, marker_style, save
 from ewc_paper.runs.directory import RunDirectory
 from ewc_paper.runs.schema import Check, list_of, number, one_of, record, short_text, variants
 
-
-def _row(run: StoredConfig, part: StoredConfig) -> Check:
-    noise = record(shape=one_of(get_args(Shape)), scale=number(0), scores=list_of(number(), 1))
-    return variants("kind", noise=noise)
-
-
-LAYOUT = Layout(_row, config=record(game=short_text))
-
 SHAPE_LABELS = {
     "uniform": "uniform",
     "inverse-fisher": "inverse Fisher",
     "nullspace": "null space of the Fisher",
 }
+
+
+def _row(run: StoredConfig, part: StoredConfig) -> Check:
+    noise = record(shape=one_of(SHAPE_LABELS), scale=number(0), scores=list_of(number(), 1))
+    return variants("kind", noise=noise)
+
+
+LAYOUT = Layout(_row, config=record(game=short_text))
+
 Scores = dict[str, dict[float, list[float]]]  # by shape, by size: one mean score per seed
 
 

@@ -8,6 +8,11 @@ from support.small_runs import make_perturbation, write_run
 from support.views import as_text
 
 from ewc_paper.experiments.perturbation import figure
+from ewc_paper.experiments.perturbation.run import Perturbations
+
+
+def test_every_shape_that_can_be_run_has_a_label() -> None:
+    assert tuple(figure.SHAPE_LABELS) == Perturbations().shapes
 
 
 def test_the_table_has_scores_with_and_without_noise(tmp_path: Path) -> None:
