@@ -9,7 +9,7 @@ from ewc_paper.mnist.config import METHODS
 
 
 def test_every_arm_and_method_that_can_be_run_has_a_label() -> None:
-    assert tuple(ARM_LABELS) == ARMS
+    assert list(ARM_LABELS) == list(ARMS)
     assert METHOD_LABELS.keys() == {*METHODS, SINGLE}
 
 
