@@ -1,5 +1,6 @@
-"""What the library costs, measured beside other libraries: `python -m benchmarks` or `make bench`.
+"""Benchmarks of the library against other libraries: `python -m benchmarks` or `make bench`.
 
-Every number is a multiple of something everyone knows (a plain forward and backward pass, a plain
-training step), measured in the same run, so that it means the same on another machine.
+Every result is also given as a multiple of something everyone knows (a plain forward and backward
+pass, a plain training step) that is measured in the same run, so it can be compared with results
+from another machine.
 """

@@ -11,25 +11,34 @@ from torch import nn
 from benchmarks.libraries import MissingLibrary
 from benchmarks.models import CASES, Batches, Case, total_cross_entropy
 from benchmarks.peers import EMPIRICAL, EXACT, Fisher, FisherFunction, Peer, samples_in
-from benchmarks.tables import Row, Table
+from benchmarks.tables import ResultRow, ResultTable
 from benchmarks.timing import best_seconds, seconds
 from ewc.fisher import fisher_diagonal
 from ewc.fisher.likelihood import Kind
 
-CHECKED_SAMPLES = 4  # the values of other libraries are compared on so many
-AGREEMENT = 1e-4  # relative, of the norm; rounding to float32 is far below
-SECONDS_A_ROUND = 1.0  # another library gets the batches it does in this time, and at least one
-SECONDS_IN_ALL = 10.0  # once it has had this long it sits out the rounds that are left
+CHECKED_SAMPLES = 4  # on which the values of other libraries are compared with ours
+MAX_DIFFERENCE = 1e-4  # relative to the norm; rounding to float32 is far below
+SECONDS_PER_ROUND = 1.0  # another library is timed on the batches that fit into this, at least one
+MAX_SECONDS = 10.0  # after which another library is left out of the remaining rounds
 
 NOTES = (
-    "milliseconds: for all samples; of a way timed on fewer, in proportion.",
-    "difference: from ewc of the same kind, of the norm, the largest over the parameters.",
+    "milliseconds: for all samples; scaled up where fewer were timed.",
+    "difference: from ewc of the same kind, relative to its norm; the largest of all parameters.",
 )
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way through the samples, and the batches it is timed on; or why it cannot."""
+class Candidate:
+    """Something to time.
+
+    Args:
+        name: name of the library.
+        kind: kind of Fisher; empty for a plain pass.
+        run: what to time, a function of the batches; None if the library fails.
+        batches: what it is timed on.
+        difference: how far its values are from ours.
+        remark: what is wrong with it, if anything.
+    """
 
     name: str
     kind: str
@@ -39,63 +48,82 @@ class Way:
     remark: str = ""
 
 
-def tables(*, ours_only: bool) -> Iterator[Table]:
+def tables(*, ours_only: bool) -> Iterator[ResultTable]:
+    """Yield one table per case."""
     for case in CASES:
         yield measure(case, ours_only=ours_only)
 
 
-def measure(case: Case, *, ours_only: bool) -> Table:
-    """Time all ways on one model, in turns."""
+def measure(case: Case, *, ours_only: bool) -> ResultTable:
+    """Time all candidates on one model, in turns."""
     model, batches = case.make()
     kinds: list[Kind] = (
         ["sampled", "empirical", "exact"] if case.exact else ["sampled", "empirical"]
     )
-    ways = [Way("plain forward+backward", "", partial(plain, model), batches)]
-    ways += [Way("ewc", kind, our_fisher(model, kind), batches) for kind in kinds]
-    first_other = len(ways)
+    candidates = [Candidate("plain forward+backward", "", partial(plain_pass, model), batches)]
+    candidates += [Candidate("ewc", kind, our_fisher(model, kind), batches) for kind in kinds]
+    first_other = len(candidates)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # other libraries warn about their own inner workings
         if not ours_only:
-            ways += others(model, batches, "empirical", EMPIRICAL)
-            ways += others(model, batches, "exact", EXACT) if case.exact else []
-        timed = {str(n): partial(way.run, way.batches) for n, way in enumerate(ways) if way.run}
-        limits = {str(n): SECONDS_IN_ALL for n in range(first_other, len(ways))}
-        best = best_seconds(timed, case.rounds, limits=limits)
+            candidates += other_libraries(model, batches, "empirical", EMPIRICAL)
+            if case.exact:
+                candidates += other_libraries(model, batches, "exact", EXACT)
+        workloads = {
+            str(n): partial(one.run, one.batches) for n, one in enumerate(candidates) if one.run
+        }
+        limits = {str(n): MAX_SECONDS for n in range(first_other, len(candidates))}
+        best = best_seconds(workloads, case.rounds, limits=limits)
     title = f"Fisher, {case.name}: {case.samples:,} samples in batches of {case.batch_size}"
-    rows = [row(way, best.get(str(n)), batches, best["0"]) for n, way in enumerate(ways)]
-    return Table(title, rows, () if ours_only else NOTES)
+    rows = [row(one, best.get(str(n)), batches, best["0"]) for n, one in enumerate(candidates)]
+    return ResultTable(title, rows, () if ours_only else NOTES)
 
 
-def row(way: Way, time: float | None, batches: Batches, plain_time: float) -> Row:
-    samples = None if time is None else samples_in(way.batches)
-    scaled = None if time is None else time * samples_in(batches) / samples_in(way.batches)
+def row(candidate: Candidate, time: float | None, batches: Batches, plain_time: float) -> ResultRow:
+    """Return a row of the table.
+
+    Args:
+        candidate: what was timed.
+        time: its seconds on its own batches; None if it failed.
+        batches: all batches.
+        plain_time: seconds of a plain pass over all batches.
+    """
+    samples = None if time is None else samples_in(candidate.batches)
+    scaled = None if time is None else time * samples_in(batches) / samples_in(candidate.batches)
     return {
-        "way": way.name,
-        "kind": way.kind,
+        "method": candidate.name,
+        "kind": candidate.kind,
         "samples": samples,
         "milliseconds": None if scaled is None else 1000 * scaled,
         "multiple": None if scaled is None else scaled / plain_time,
-        "difference": way.difference,
-        "remark": way.remark,
+        "difference": candidate.difference,
+        "remark": candidate.remark,
     }
 
 
-def plain(model: nn.Module, batches: Batches) -> None:
-    """A pass of training without the optimizer's steps: the unit of every number here."""
+def plain_pass(model: nn.Module, batches: Batches) -> None:
+    """Train without the optimizer's steps: the unit of all multiples here."""
     for inputs, targets in batches:
         model.zero_grad()
         (total_cross_entropy(model(inputs), targets) / targets.numel()).backward()
 
 
 def our_fisher(model: nn.Module, kind: Kind) -> FisherFunction:
-    # a sequence counts as one sample, as it does in the other libraries
+    """Return our Fisher; a sequence counts as one sample, as in the other libraries."""
     return lambda batches: fisher_diagonal(model, batches, kind=kind, positions="sum")
 
 
-def others(
+def other_libraries(
     model: nn.Module, batches: Batches, kind: Kind, peers: Mapping[str, Peer]
-) -> Iterator[Way]:
-    """Other libraries, each checked against our values before it is timed."""
+) -> Iterator[Candidate]:
+    """Yield the other libraries, after comparing their values with ours.
+
+    Args:
+        model: the model; each library gets a copy.
+        batches: all batches.
+        kind: kind of Fisher that the libraries compute.
+        peers: the libraries, by name.
+    """
     inputs, targets = batches[0]
     few = [(inputs[:CHECKED_SAMPLES], targets[:CHECKED_SAMPLES])]
     expected = our_fisher(model, kind)(few)
@@ -107,20 +135,22 @@ def others(
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            yield Way(name, kind, None, batches, remark=f"cannot: {reason}")
+            yield Candidate(name, kind, None, batches, remark=f"fails: {reason}")
         else:
-            remark = "" if difference < AGREEMENT else f"wrong values for {parameter}"
-            yield Way(name, kind, fisher, affordable(fisher, batches), difference, remark)
+            remark = "" if difference < MAX_DIFFERENCE else f"wrong values for {parameter}"
+            yield Candidate(
+                name, kind, fisher, batches_per_round(fisher, batches), difference, remark
+            )
 
 
-def affordable(fisher: FisherFunction, batches: Batches) -> Batches:
-    """The batches that fit into a round."""
+def batches_per_round(fisher: FisherFunction, batches: Batches) -> Batches:
+    """Return the first batches, as many as can be timed in SECONDS_PER_ROUND."""
     first = seconds(lambda: fisher(batches[:1]))
-    return batches[: max(1, int(SECONDS_A_ROUND / first))]
+    return batches[: max(1, int(SECONDS_PER_ROUND / first))]
 
 
 def largest_difference(found: Fisher, expected: Fisher) -> tuple[str, float]:
-    """The parameter in which two Fishers differ most, and how much relative to its norm."""
+    """Return the parameter in which two Fishers differ most, and by how much of its norm."""
     differences = {
         name: float((found[name] - values).norm() / values.norm())
         for name, values in expected.items()

@@ -1,8 +1,8 @@
-"""Agent steps a second on Pong beside stable-baselines3's DQN, in one thread.
+"""Agent steps per second on Pong, compared with stable-baselines3's DQN, in one thread.
 
-The same network (Mnih et al. 2015), minibatches of 32 every four steps, Adam, action repeat 4,
-frames of 84x84 and a stack of four. stable-baselines3 learns single Q; ours is shown with single
-and with Double Q, and so are our small networks, which it does not have.
+Both have the same network (Mnih et al. 2015), minibatches of 32 every four steps, Adam, an action
+repeat of 4, frames of 84x84 and a stack of four. stable-baselines3 has no Double Q-learning; ours
+is measured without and with it. Our other networks are measured too.
 """
 
 import warnings
@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks.libraries import library
-from benchmarks.tables import Row, Table
+from benchmarks.tables import ResultRow, ResultTable
 from benchmarks.timing import best_seconds, ratios
 from ewc_paper.games.config import AgentConfig
 from ewc_paper.games.learner import ContinualLearner
 
 STEPS, ROUNDS, HISTORY = 256, 4, 1_000
+WARM_UP = HISTORY + 500  # steps after which both learn at their usual speed
 COMMON: dict[str, Any] = {
     "optimizer": "adam",
     "lr": 1e-4,
@@ -27,29 +28,29 @@ COMMON: dict[str, Any] = {
 }
 
 
-def tables(*, ours_only: bool) -> Iterator[Table]:
-    ways: dict[str, Callable[[], object]] = {}
+def tables(*, ours_only: bool) -> Iterator[ResultTable]:
+    workloads: dict[str, Callable[[], object]] = {}
     if not ours_only:
-        ways["stable-baselines3 DQN"] = stable_baselines()
-    ways["ewc, single Q"] = ours(network="nature", double=False)
-    ways["ewc, Double Q"] = ours(network="nature")
-    ways["ewc, the paper's network, Double Q"] = ours(network="paper")
-    ways["ewc, efficient network, Double Q"] = ours(network="efficient")
-    ways["ewc, small network at 42x42, Double Q"] = ours(network="small", size=42)
-    measured = best_seconds(ways, ROUNDS)
-    rows: list[Row] = [
-        {"way": name, "steps a second": STEPS / measured[name], "multiple": 1 / multiple}
+        workloads["stable-baselines3 DQN"] = stable_baselines()
+    workloads["ewc, single Q"] = ours(network="nature", double=False)
+    workloads["ewc, Double Q"] = ours(network="nature")
+    workloads["ewc, the paper's network, Double Q"] = ours(network="paper")
+    workloads["ewc, efficient network, Double Q"] = ours(network="efficient")
+    workloads["ewc, small network at 42x42, Double Q"] = ours(network="small", size=42)
+    measured = best_seconds(workloads, ROUNDS)
+    rows: list[ResultRow] = [
+        {"method": name, "steps per second": STEPS / measured[name], "multiple": 1 / multiple}
         for name, multiple in ratios(measured).items()
     ]
-    yield Table(
+    yield ResultTable(
         "Playing and learning Pong, batch 32 every 4 steps",
         rows,
-        [f"multiple: of the speed of {next(iter(ways))}."],
+        [f"multiple: of the speed of {next(iter(workloads))}."],
     )
 
 
 def ours(**settings: Any) -> Callable[[], object]:
-    """Play and learn for some steps, again and again."""
+    """Return a workload that plays and learns for STEPS steps."""
     learner = ContinualLearner(
         arm="single",
         seed=0,
@@ -63,12 +64,12 @@ def ours(**settings: Any) -> Callable[[], object]:
         while learner.clock.agent_steps < until:
             learner.play(max_rows=32)
 
-    play(HISTORY + 500)  # until it learns
+    play(WARM_UP)
     return play
 
 
 def stable_baselines() -> Callable[[], object]:
-    """Its DQN as documented for Atari, without logging."""
+    """Return the same for stable-baselines3's DQN, set up as documented for Atari."""
     sb3 = library("stable_baselines3")
     utilities = library("stable_baselines3.common.env_util")
     stacking = library("stable_baselines3.common.vec_env")
@@ -94,5 +95,5 @@ def stable_baselines() -> Callable[[], object]:
     def play(steps: int = STEPS) -> None:
         model.learn(steps, reset_num_timesteps=False)
 
-    play(HISTORY + 500)
+    play(WARM_UP)
     return play

@@ -1,4 +1,4 @@
-"""Importing the libraries that are measured beside ours: only `make bench` installs them."""
+"""Imports the other libraries that are measured; only `make bench` installs them."""
 
 import importlib
 import re
@@ -13,7 +13,7 @@ class MissingLibrary(ImportError):
 
 
 def library(name: str) -> ModuleType:
-    """Import a module of another library, with an error that says how to install it."""
+    """Import a module of another library; the error says how to install it."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about parts of it that are not used here
@@ -27,14 +27,14 @@ def library(name: str) -> ModuleType:
         ) from error
 
 
-# Kept for as long as the process lives: an operator goes away with its library.
+# Kept as long as the process runs: an operator is removed together with its library.
 _declared = torch.library.Library("torchvision", "FRAGMENT")
 
 
 def _import_torchvision() -> None:
-    """Import torchvision, whose CUDA build misses its own operators beside a CPU build of torch.
+    """Import torchvision, whose CUDA build fails to find its operators with a CPU build of torch.
 
-    Two libraries import torchvision and use no operator of it, so a declaration is enough.
+    Two libraries import torchvision without using its operators, so it is enough to declare them.
     """
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The models that are measured, each with batches of random data of the shape it is made for."""
+"""The models that are measured, each with batches of random data of the right shape."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Batches = list[tuple[Tensor, Tensor]]
 
 
 def mlp() -> nn.Module:
-    """784-400-400-10, the network of the permuted MNIST experiments."""
+    """Create the network of the experiments on permuted MNIST, 784-400-400-10."""
     return nn.Sequential(
         nn.Linear(784, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU(), nn.Linear(400, 10)
     )
@@ -22,7 +22,7 @@ def mlp_batch(size: int) -> tuple[Tensor, Tensor]:
 
 
 def dqn() -> nn.Module:
-    """The paper's network for Atari: four frames of 84x84 in, 18 actions out."""
+    """Create the paper's network for Atari, from four frames of 84x84 to 18 actions."""
     return nn.Sequential(
         nn.Conv2d(4, 32, kernel_size=8, stride=4),
         nn.ReLU(),
@@ -69,7 +69,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """GPT-2 in small: learned positions, and the output layer has the weight of the embedding."""
+    """A small GPT-2: learned positions, and the output layer shares the weight of the embedding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,13 +94,23 @@ def transformer_batch(size: int) -> tuple[Tensor, Tensor]:
 
 
 def total_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """−log p of all samples together; a sequence's is the sum over its positions."""
+    """Return −log p summed over all samples; for sequences, also over all positions."""
     return F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="sum")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One model over so many samples in batches of one size."""
+    """One model, measured on a number of samples in batches of one size.
+
+    Args:
+        name: name of the model.
+        model: creates the model.
+        batch: creates a batch of a given size.
+        samples: number of samples.
+        batch_size: samples per batch.
+        rounds: number of times that each workload is measured.
+        exact: whether to measure the exact Fisher too; its cost grows with the number of classes.
+    """
 
     name: str
     model: Callable[[], nn.Module]
@@ -111,6 +121,7 @@ class Case:
     exact: bool = False
 
     def make(self) -> tuple[nn.Module, Batches]:
+        """Create the model and all batches."""
         torch.manual_seed(0)
         model = self.model()
         return model, [self.batch(self.batch_size) for _ in range(self.samples // self.batch_size)]

@@ -1,8 +1,8 @@
-"""The Fisher's peak extra memory on the paper's DQN with a batch of 1,024.
+"""Peak extra memory of one Fisher of the paper's DQN, with a batch of 1,024.
 
-A process remembers its own high-water mark, so each measurement is a process of its own:
-`python -m benchmarks.peak KIND` prints the bytes by which one Fisher raised the mark over what was
-in use before it: the model, its batch, and all that a first small Fisher loads.
+Linux records the peak memory of a process, so each measurement has a process of its own:
+`python -m benchmarks.peak KIND` prints how many bytes one Fisher used at its peak, on top of what
+was in use before: the model, its batch, and everything that a first small Fisher loads.
 """
 
 import subprocess
@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-from benchmarks.fisher import our_fisher, plain
+from benchmarks.fisher import our_fisher, plain_pass
 from benchmarks.models import dqn, dqn_batch
-from benchmarks.tables import Row, Table
+from benchmarks.tables import ResultRow, ResultTable
 from benchmarks.timing import one_thread
 from ewc.fisher.likelihood import Kind
 
@@ -21,23 +21,27 @@ BATCH_SIZE = 1024
 PLAIN = "plain"
 
 
-def tables(*, ours_only: bool) -> Iterator[Table]:
-    rows: list[Row] = [{"way": "plain forward+backward", "megabytes": in_a_process(PLAIN) / 1e6}]
+def tables(*, ours_only: bool) -> Iterator[ResultTable]:
+    rows: list[ResultRow] = [
+        {"method": "plain forward+backward", "megabytes": in_a_process(PLAIN) / 1e6}
+    ]
     for kind in get_args(Kind):
-        rows.append({"way": f"ewc {kind}", "megabytes": in_a_process(kind) / 1e6})
+        rows.append({"method": f"ewc {kind}", "megabytes": in_a_process(kind) / 1e6})
     title = f"Peak extra memory, the paper's DQN, one batch of {BATCH_SIZE:,}"
-    yield Table(title, rows, ["over the model and its batch"])
+    yield ResultTable(title, rows, ["megabytes: on top of the model and its batch."])
 
 
 def in_a_process(kind: str) -> int:
+    """Measure `extra_bytes` in a new process."""
     command = [sys.executable, "-m", "benchmarks.peak", kind]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def extra_bytes(kind: Any) -> int:
+    """Return the peak extra memory of one Fisher, or of a plain pass; once per process."""
     model, batch = dqn(), dqn_batch(BATCH_SIZE)
     few = (batch[0][:2], batch[1][:2])
-    run = (lambda batches: plain(model, batches)) if kind == PLAIN else our_fisher(model, kind)
+    run = (lambda batches: plain_pass(model, batches)) if kind == PLAIN else our_fisher(model, kind)
     run([few])
     before = status_bytes("VmRSS")
     run([batch])
@@ -45,7 +49,7 @@ def extra_bytes(kind: Any) -> int:
 
 
 def status_bytes(field: str) -> int:
-    """What Linux says of this process. `getrusage` would not do: a child has its parent's mark."""
+    """Return a field of /proc/self/status. (`getrusage` would include the peak of the parent.)"""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 

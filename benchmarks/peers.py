@@ -1,8 +1,8 @@
-"""The diagonal Fisher by other means, each called as its own documentation says.
+"""The diagonal Fisher as other libraries compute it, each used as its documentation says.
 
-A peer takes a model (its own copy: some leave hooks in it) and returns a function from batches to
-the Fisher, a mean over samples by parameter name; so setting up is not part of the time. The peers
-in `EMPIRICAL` compute what `kind="empirical"` does, those in `EXACT` what `kind="exact"` does.
+A peer takes a model (its own copy, as some leave hooks in it) and returns a function from batches
+to the Fisher, a mean over samples by parameter name. So the setup is not part of the time. The
+peers in `EMPIRICAL` compute what `kind="empirical"` does, and `EXACT` what `kind="exact"` does.
 """
 
 from collections.abc import Callable
@@ -20,26 +20,29 @@ Peer = Callable[[nn.Module], FisherFunction]
 
 
 def samples_in(batches: Batches) -> int:
+    """Return the number of samples in all batches."""
     return sum(len(targets) for _, targets in batches)
 
 
 def zeros(model: nn.Module) -> Fisher:
+    """Return a Fisher of zeros."""
     return {name: torch.zeros_like(p.detach()) for name, p in model.named_parameters()}
 
 
 def mean(totals: Fisher, batches: Batches) -> Fisher:
+    """Divide sums over samples by the number of samples."""
     return {name: total / samples_in(batches) for name, total in totals.items()}
 
 
 def by_name(flat: Tensor, model: nn.Module) -> Fisher:
-    """Cut one long vector into the parameters, in their order."""
+    """Split a flat vector into the parameters, in their order."""
     names, parameters = zip(*model.named_parameters(), strict=True)
     parts = flat.split([p.numel() for p in parameters])
     return {n: part.view_as(p) for n, part, p in zip(names, parts, parameters, strict=True)}
 
 
 def batch_of_one(model: nn.Module) -> FisherFunction:
-    """The slow and obvious way: one backward pass a sample."""
+    """The slow reference: one backward pass per sample."""
 
     def fisher(batches: Batches) -> Fisher:
         totals = zeros(model)
@@ -85,7 +88,7 @@ def backpack(model: nn.Module, name: str = "SumGradSquared") -> FisherFunction:
         totals = zeros(model)
         for inputs, targets in batches:
             outputs = model(inputs)
-            if outputs.ndim > 2:  # BackPACK follows modules, and a needless flatten hides the last
+            if outputs.ndim > 2:  # only if needed: flatten hides the last module from BackPACK
                 outputs, targets = outputs.flatten(0, -2), targets.flatten()
             with package.backpack(extension):
                 criterion(outputs, targets).backward()
@@ -137,7 +140,7 @@ def nngeometry(model: nn.Module) -> FisherFunction:
 
 
 def nngeometry_exact(model: nn.Module) -> FisherFunction:
-    """NNGeometry's Fisher, its expectation over the labels in closed form."""
+    """NNGeometry's Fisher, with the expectation over the labels in closed form."""
     metrics = library("nngeometry.metrics")
     diagonal = library("nngeometry.object").PMatDiag
 
@@ -149,9 +152,9 @@ def nngeometry_exact(model: nn.Module) -> FisherFunction:
 
 
 def _loader(batches: Batches) -> DataLoader[tuple[Tensor, Tensor]]:
-    """The batches as they are; NNGeometry then takes each for one sample in its mean.
+    """Return a loader of these batches; NNGeometry's mean then counts each batch as one sample.
 
-    It asks for gradients of the inputs, so it gets tensors of its own over the same values.
+    It computes gradients with respect to the inputs, so it gets detached tensors.
     """
     items = [(inputs.detach(), targets) for inputs, targets in batches]
     return DataLoader(items, batch_size=None)  # type: ignore[arg-type]
@@ -171,7 +174,7 @@ def laplace(model: nn.Module) -> FisherFunction:
 
 
 class _ClassesSecond(nn.Module):
-    """A model with its classes in the second dimension, where `CrossEntropyLoss` expects them."""
+    """Moves the classes to the second dimension, where `CrossEntropyLoss` expects them."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

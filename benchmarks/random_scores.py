@@ -13,6 +13,7 @@ from ewc_paper.games.worlds.minatar import GAMES
 
 
 def main() -> None:
+    """Print the mean score and its standard error for each game."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.random_scores", description=__doc__)
     parser.add_argument("games", nargs="*", default=[f"minatar/{game}" for game in GAMES])
     parser.add_argument("--episodes", type=int, default=1000)
@@ -25,7 +26,7 @@ def main() -> None:
 
 
 def random_score(game: Game, seed: int) -> float:
-    """The total reward of one episode of uniformly random actions."""
+    """Return the total reward of one episode with uniformly random actions."""
     random = np.random.default_rng(seed)
     game.reset(seed)
     score = 0.0

@@ -1,6 +1,6 @@
-"""One training step with the pull of 1, 10 and 100 tasks, as a multiple of the step without.
+"""One training step with the pull of 1, 10 and 100 tasks, as a multiple of a step without it.
 
-Beside it what others do: a loss term for every task, written out or by avalanche's plugin.
+For comparison, what others do: one loss term per task, written out or by avalanche's plugin.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,48 +13,49 @@ from torch.optim import SGD
 
 from benchmarks.libraries import library
 from benchmarks.models import mlp, mlp_batch
-from benchmarks.tables import Row, Table
-from benchmarks.timing import Way, best_seconds
+from benchmarks.tables import ResultRow, ResultTable
+from benchmarks.timing import Workload, best_seconds
 from ewc.memory import EWC
 
 TASKS = (1, 10, 100)
 STRENGTH = 100.0
 BATCH_SIZE, STEPS, ROUNDS = 128, 20, 40
-SECONDS_IN_ALL = 8.0  # of a way that is not ours
+MAX_SECONDS = 8.0  # for each workload that is not ours
 
-Wells = list[tuple[dict[str, Tensor], dict[str, Tensor]]]  # of each task, F and θ*
+Wells = list[tuple[dict[str, Tensor], dict[str, Tensor]]]  # F and θ* of each task
 Penalty = Callable[[nn.Module], Tensor]
 
 
-def tables(*, ours_only: bool) -> Iterator[Table]:
+def tables(*, ours_only: bool) -> Iterator[ResultTable]:
     wells = random_wells(max(TASKS))
-    penalties = {"a loss term a task": loss_terms}
+    penalties = {"one loss term per task": loss_terms}
     if not ours_only:
         penalties["avalanche EWCPlugin"] = avalanche
-    # A step with a loss term a task is slow, so fewer of them make a turn.
-    turns: dict[tuple[str, int], tuple[Way, int]] = {("plain step", 0): (step(), STEPS)}
+    # Steps with one loss term per task are slow, so a workload has fewer of them.
+    steps: dict[tuple[str, int], tuple[Workload, int]] = {("plain step", 0): (step(), STEPS)}
     for tasks in TASKS:
-        turns["ewc, attached", tasks] = (step(pulled_by=wells[:tasks]), STEPS)
+        steps["ewc, attached", tasks] = (step(pulled_by=wells[:tasks]), STEPS)
     for name, penalty in penalties.items():
         for tasks in TASKS:
             check(penalty(wells[:tasks]), wells[:tasks])
-            turns[name, tasks] = (step(penalty(wells[:tasks])), max(1, STEPS // tasks))
-    ways = {f"{name} {tasks}": turn(*turns[name, tasks]) for name, tasks in turns}
-    limits = {f"{name} {tasks}": SECONDS_IN_ALL for name in penalties for tasks in TASKS}
-    best = best_seconds(ways, ROUNDS, limits=limits)
-    times = {key: best[f"{key[0]} {key[1]}"] / steps for key, (_, steps) in turns.items()}
-    yield Table(
+            steps[name, tasks] = (step(penalty(wells[:tasks])), max(1, STEPS // tasks))
+    workloads = {f"{name} {tasks}": repeated(*steps[name, tasks]) for name, tasks in steps}
+    limits = {f"{name} {tasks}": MAX_SECONDS for name in penalties for tasks in TASKS}
+    best = best_seconds(workloads, ROUNDS, limits=limits)
+    times = {key: best[f"{key[0]} {key[1]}"] / count for key, (_, count) in steps.items()}
+    yield ResultTable(
         f"One training step, MLP 784-400-400-10, batch {BATCH_SIZE}, SGD with momentum 0.9",
         [row(*key, time, times["plain step", 0]) for key, time in times.items()],
     )
 
 
-def row(name: str, tasks: int, time: float, plain: float) -> Row:
-    return {"way": name, "tasks": tasks, "milliseconds": 1000 * time, "multiple": time / plain}
+def row(name: str, tasks: int, time: float, plain: float) -> ResultRow:
+    """Return a row of the table; `time` and `plain` are seconds per step."""
+    return {"method": name, "tasks": tasks, "milliseconds": 1000 * time, "multiple": time / plain}
 
 
-def turn(step: Way, steps: int) -> Way:
-    """So many steps as one call."""
+def repeated(step: Workload, steps: int) -> Workload:
+    """Return a workload of several steps."""
 
     def run() -> None:
         for _ in range(steps):
@@ -64,12 +65,13 @@ def turn(step: Way, steps: int) -> Way:
 
 
 def starting_model() -> nn.Module:
+    """Create the model, always with the same weights."""
     torch.manual_seed(0)
     return mlp()
 
 
 def random_wells(tasks: int) -> Wells:
-    """Precisions of the size of a real Fisher, around weights near the starting ones."""
+    """Return random F, about as large as real ones, and θ* near the starting weights."""
     weights = {name: p.detach() for name, p in starting_model().named_parameters()}
     return [
         (
@@ -80,8 +82,8 @@ def random_wells(tasks: int) -> Wells:
     ]
 
 
-def step(penalty: Penalty | None = None, pulled_by: Wells | None = None) -> Way:
-    """A training step on a model of its own, with a penalty in its loss, a pull, or neither."""
+def step(penalty: Penalty | None = None, pulled_by: Wells | None = None) -> Workload:
+    """Return a training step on a new model, with a penalty in its loss, a pull, or neither."""
     model, (inputs, targets) = starting_model(), mlp_batch(BATCH_SIZE)
     optimizer = SGD(model.parameters(), lr=1e-3, momentum=0.9)
     if pulled_by is not None:
@@ -99,17 +101,17 @@ def step(penalty: Penalty | None = None, pulled_by: Wells | None = None) -> Way:
 
 
 def memory(model: nn.Module, wells: Wells) -> EWC:
-    """A memory that holds the wells; the model is left with its own weights."""
-    held, start = EWC(model, strength=STRENGTH), starting_model().state_dict()
+    """Return a memory with these wells; the model keeps its weights."""
+    ewc_memory, start = EWC(model, strength=STRENGTH), starting_model().state_dict()
     for precision, anchor in wells:
         model.load_state_dict(anchor)
-        held.anchor(precision)
+        ewc_memory.anchor(precision)
     model.load_state_dict(start)
-    return held
+    return ewc_memory
 
 
 def loss_terms(wells: Wells) -> Penalty:
-    """(λ / 2) Σ_t Σ_i F_ti (θ_i − θ*_ti)², as the equation stands."""
+    """Return (λ / 2) Σ_t Σ_i F_ti (θ_i − θ*_ti)², computed term by term."""
 
     def penalty(model: nn.Module) -> Tensor:
         total = torch.zeros(())
@@ -122,7 +124,7 @@ def loss_terms(wells: Wells) -> Penalty:
 
 
 def avalanche(wells: Wells) -> Penalty:
-    """avalanche's plugin alone, without the strategy that usually calls it."""
+    """Return the penalty of avalanche's plugin, without the strategy that usually calls it."""
     data = library("avalanche.training.utils").ParamData
     plugin = library("avalanche.training.plugins").EWCPlugin(ewc_lambda=STRENGTH / 2)
     for task, (precision, anchor) in enumerate(wells):
@@ -140,7 +142,7 @@ def avalanche(wells: Wells) -> Penalty:
 
 
 def check(penalty: Penalty, wells: Wells) -> None:
-    """All ways must hold the weights alike, or their times say nothing."""
+    """Raise if a penalty differs from that of our memory: their times could not be compared."""
     model = starting_model()
     torch.testing.assert_close(
         penalty(model).detach(), memory(model, wells).penalty().detach(), rtol=1e-3, atol=0.0

@@ -1,4 +1,4 @@
-"""Results as rows of plain values, printed as a table and stored as JSON."""
+"""Results as tables of plain values, which are printed and stored as JSON."""
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
@@ -11,45 +11,46 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 Value = float | int | str | None
-Row = Mapping[str, Value]
+ResultRow = Mapping[str, Value]  # by column
 
 
 @dataclass(frozen=True)
-class Table:
-    """Rows with the same columns; a note says what a reader must know to judge them."""
+class ResultTable:
+    """Rows with the same columns, and notes that explain the columns."""
 
     title: str
-    rows: Sequence[Row]
+    rows: Sequence[ResultRow]
     notes: Sequence[str] = field(default_factory=tuple)
 
 
-# How a column is shown, by its name; the names carry the units.
+# How the values of a column are formatted, by its name, which includes the unit.
 FORMATS: dict[str, Callable[[Any], str]] = {
     "samples": "{:,}".format,
     "milliseconds": "{:,.2f}".format,
     "multiple": "{:.2f}x".format,
     "difference": "{:.0e}".format,
     "megabytes": "{:,.0f}".format,
-    "samples a second": "{:,.0f}".format,
-    "steps a second": "{:,.0f}".format,
-    "share": "{:.1%}".format,
+    "samples per second": "{:,.0f}".format,
+    "steps per second": "{:,.0f}".format,
 }
 
 
-def shown(column: str, value: Value) -> str:
+def format_value(column: str, value: Value) -> str:
+    """Format a value of a column; empty for None."""
     if value is None:
         return ""
     return value if isinstance(value, str) else FORMATS.get(column, str)(value)
 
 
-def print_table(table: Table, console: Console) -> None:
+def print_table(table: ResultTable, console: Console) -> None:
+    """Print the title, the values and the notes."""
     console.print(table.title, style="bold", markup=False, highlight=False)
     grid = Grid()
     for column in table.rows[0]:
         number = any(isinstance(row[column], int | float) for row in table.rows)
         grid.add_column(column, justify="right" if number else "left")
     for row in table.rows:
-        grid.add_row(*(shown(column, value) for column, value in row.items()))
+        grid.add_row(*(format_value(column, value) for column, value in row.items()))
     console.print(grid)
     for note in table.notes:
         console.print(f"  {note}", markup=False, highlight=False)
@@ -57,7 +58,7 @@ def print_table(table: Table, console: Console) -> None:
 
 
 def machine() -> dict[str, Value]:
-    """Where and with what the numbers were taken."""
+    """Return the machine and the versions with which the results were measured."""
     return {
         "processor": _processor(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -73,5 +74,6 @@ def _processor() -> str:
     return names[0] if names else platform.processor()
 
 
-def as_json(tables: Sequence[Table]) -> dict[str, Any]:
+def as_json(tables: Sequence[ResultTable]) -> dict[str, Any]:
+    """Return the tables and the machine as values that can be stored as JSON."""
     return {"machine": machine(), "tables": [asdict(table) for table in tables]}

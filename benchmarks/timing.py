@@ -1,7 +1,7 @@
-"""Fair timing: one thread, the ways take turns, and the best of several rounds counts.
+"""Fair timing: one thread, all workloads take turns, and the best of several rounds counts.
 
 Another program on the machine can only make a round slower, so the best round is the one that was
-disturbed least; and because the ways take turns, a slow minute hits all of them.
+disturbed least. Because the workloads take turns, a slow minute affects all of them.
 """
 
 import math
@@ -10,41 +10,44 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-Way = Callable[[], object]
+Workload = Callable[[], object]
 
 
 def one_thread() -> None:
-    """Measure on one core. Denormal numbers, which are slow on some processors, count as zero."""
+    """Use one core, and take denormal numbers as zero, which are slow on some processors."""
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
 
 
-def seconds(way: Way) -> float:
-    """The time that one call takes."""
+def seconds(workload: Workload) -> float:
+    """Return the time of one call."""
     start = time.perf_counter()
-    way()
+    workload()
     return time.perf_counter() - start
 
 
 def best_seconds(
-    ways: Mapping[str, Way], rounds: int, *, limits: Mapping[str, float] | None = None
+    workloads: Mapping[str, Workload], rounds: int, *, limits: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """The shortest time of each way over `rounds` rounds, in each of which all take their turn.
+    """Return the shortest time of each workload.
 
-    A way named in `limits` sits out the rounds that are left once it has had so many seconds.
+    Args:
+        workloads: by name, what to measure.
+        rounds: number of rounds; each workload is called once per round.
+        limits: by name, the seconds after which a workload is left out of the remaining rounds.
     """
     if rounds < 1:
         raise ValueError(f"expected rounds >= 1, got {rounds}")
-    times: dict[str, list[float]] = {name: [] for name in ways}
+    times: dict[str, list[float]] = {name: [] for name in workloads}
     limits = limits or {}
     for _ in range(rounds):
-        for name, way in ways.items():
+        for name, workload in workloads.items():
             if sum(times[name]) < limits.get(name, math.inf):
-                times[name].append(seconds(way))
+                times[name].append(seconds(workload))
     return {name: min(measured) for name, measured in times.items()}
 
 
 def ratios(measured: Mapping[str, float]) -> dict[str, float]:
-    """Every time as a multiple of the first."""
+    """Return every time as a multiple of the first."""
     first = next(iter(measured.values()))
     return {name: value / first for name, value in measured.items()}

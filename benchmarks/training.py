@@ -1,6 +1,7 @@
-"""Training throughput beside a plain `DataLoader` loop and avalanche's `Naive`, with a profile.
+"""Training throughput, compared with a plain `DataLoader` loop and avalanche's `Naive`.
 
-All train the same 2x400 network with SGD and momentum, for one pass over the same images.
+All train the same 2x400 network with SGD and momentum, for one pass over the same images. A profile
+shows how much of our time is spent in matrix products.
 """
 
 import logging
@@ -14,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.libraries import library
-from benchmarks.tables import Row, Table
+from benchmarks.tables import ResultRow, ResultTable
 from benchmarks.timing import best_seconds, ratios
 from ewc_paper.mnist.config import TrainingConfig
 from ewc_paper.mnist.data import Split, load
@@ -26,22 +27,22 @@ SAMPLES, BATCH_SIZE, LR, ROUNDS = 20_000, 128, 0.05, 5
 MATRIX_PRODUCTS = ("aten::addmm", "aten::mm")
 
 
-def tables(*, ours_only: bool) -> Iterator[Table]:
+def tables(*, ours_only: bool) -> Iterator[ResultTable]:
     tasks = PermutedTasks(load(train_samples=SAMPLES, test_samples=100), seed=0)
     data = tasks.permuted(tasks.data.train, 0)
-    ways = {"ewc": ours(tasks), "DataLoader loop": plain(data)}
+    workloads = {"ewc": ours(tasks), "DataLoader loop": plain(data)}
     if not ours_only:
-        ways["avalanche Naive"] = avalanche(data)
-    measured = best_seconds(ways, ROUNDS)
-    rows: list[Row] = [
-        {"way": name, "samples a second": SAMPLES / measured[name], "multiple": multiple}
+        workloads["avalanche Naive"] = avalanche(data)
+    measured = best_seconds(workloads, ROUNDS)
+    rows: list[ResultRow] = [
+        {"method": name, "samples per second": SAMPLES / measured[name], "multiple": multiple}
         for name, multiple in ratios(measured).items()
     ]
     share = matrix_share(ours(tasks))
-    yield Table(
+    yield ResultTable(
         f"Training throughput, 2x400, batch {BATCH_SIZE}, SGD with momentum",
         rows,
-        ["multiple: of our time.", f"Matrix products take {share:.1%} of our step."],
+        ["multiple: of our time.", f"Matrix products take {share:.1%} of our time."],
     )
 
 
@@ -56,7 +57,7 @@ def ours(tasks: PermutedTasks) -> Callable[[], object]:
 
 
 def plain(data: Split) -> Callable[[], object]:
-    """What a tutorial does."""
+    """Return one epoch of the loop that tutorials show."""
     model = mlp(2, 400)
     optimizer = SGD(model.parameters(), lr=LR, momentum=0.9)
     loader = DataLoader(TensorDataset(data.images, data.labels), BATCH_SIZE, shuffle=True)
@@ -71,7 +72,7 @@ def plain(data: Split) -> Callable[[], object]:
 
 
 def avalanche(data: Split) -> Callable[[], object]:
-    """avalanche's plainest strategy, without its logs and measurements."""
+    """Return one epoch of avalanche's simplest strategy, without logging and metrics."""
     benchmarks = library("avalanche.benchmarks")
     utils = library("avalanche.benchmarks.utils")
     plugins = library("avalanche.training.plugins")
@@ -97,10 +98,10 @@ def avalanche(data: Split) -> Callable[[], object]:
     return lambda: strategy.train(stream[0])
 
 
-def matrix_share(one_pass: Callable[[], object]) -> float:
-    """The share of the time that is spent in matrix products."""
+def matrix_share(workload: Callable[[], object]) -> float:
+    """Return the fraction of the time that is spent in matrix products."""
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
-        one_pass()
+        workload()
     events = profiled.key_averages()
     products = sum(e.self_cpu_time_total for e in events if e.key in MATRIX_PRODUCTS)
     return float(products / sum(e.self_cpu_time_total for e in events))

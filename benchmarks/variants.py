@@ -1,8 +1,8 @@
-"""Four Fishers compared on permuted MNIST: average accuracy after ten tasks, and time.
+"""Four kinds of Fisher on permuted MNIST: average accuracy after ten tasks, and time.
 
-Three are ours; the fourth squares the gradient of a batch's mean loss, as several libraries do. Its
-values shrink with the batch size, so it is shown at two strengths: the same, and the same times the
-batch size, which makes up for that.
+Three are ours. The fourth squares the gradient of the mean loss of a batch, as several libraries
+do. Its values are smaller for larger batches, so it is measured with two strengths: the same as
+the others, and that times the batch size.
 """
 
 import time

@@ -1,10 +1,12 @@
-"""The Makefile with a Python that only records what it is asked, in place of minutes of installing.
+"""The Makefile and `versions.sh`, with a Python that records its arguments and installs nothing.
 
-The benchmarks need libraries that break the tests: avalanche brings a torchvision that does not fit
-the CPU build of torch, and then transformers no longer imports. So each has its own environment.
+The benchmarks need libraries that break the tests: avalanche installs a torchvision that does not
+fit the CPU build of torch, and then transformers cannot be imported. So each has its own
+environment.
 """
 
 import re
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -12,6 +14,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+FILES = (
+    *("Makefile", "constraints.txt", "tests/versions.sh"),
+    *("pyproject.toml", "src/ewc_paper/pyproject.toml"),
+)
 RECORDER = """#!/bin/sh
 echo "$0 $*" >> calls
 if [ "$1 $2" = "-m venv" ]; then mkdir -p "$3/bin" && cp "$0" "$3/bin/python"; fi
@@ -20,16 +26,16 @@ if [ "$1 $2" = "-m venv" ]; then mkdir -p "$3/bin" && cp "$0" "$3/bin/python"; f
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    (tmp_path / "src" / "ewc_paper").mkdir(parents=True)
-    for name in ("Makefile", "pyproject.toml", "src/ewc_paper/pyproject.toml", "constraints.txt"):
-        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    for name in FILES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "recorder").write_text(RECORDER)
     (tmp_path / "recorder").chmod(0o755)
     return tmp_path
 
 
 def make(clone: Path, *targets: str) -> list[str]:
-    """What Python was asked while make ran, each call as one line."""
+    """Run make, and return all calls of Python, one line each."""
     (clone / "calls").write_text("")
     command = ["make", *targets, "PYTHON=./recorder"]
     subprocess.run(command, cwd=clone, check=True, capture_output=True, text=True)
@@ -37,7 +43,7 @@ def make(clone: Path, *targets: str) -> list[str]:
 
 
 def installed(calls: list[str]) -> list[tuple[str, str]]:
-    """Environment and requirement of every installation."""
+    """Return the environment and the requirement of every installation."""
     return [
         (call.split("/bin/")[0], requirement)
         for call in calls
@@ -83,10 +89,22 @@ def test_clean_removes_both_environments_and_git_ignores_them(clone: Path) -> No
     assert {f"{name}/" for name in made} <= set((ROOT / ".gitignore").read_text().split())
 
 
+def test_other_versions_are_tested_with_both_packages(clone: Path) -> None:
+    command = ["tests/versions.sh", "./recorder", "2.15.0", "-x"]
+    subprocess.run(command, cwd=clone, check=True)
+    calls = (clone / "calls").read_text().splitlines()
+    assert [requirement for _, requirement in installed(calls)] == [DEV[2][1], DEV[3][1]]
+    assert any("torch==2.15.0" in call for call in calls)
+    assert calls[-1].endswith("/bin/python -m pytest -x")
+    (constraints,) = clone.glob(".venv-versions/*/constraints.txt")
+    pinned = constraints.read_text()
+    assert "\ntorch==" not in pinned
+    assert "\nnumpy==" in pinned
+
+
 def test_the_tests_require_nothing_that_is_there_for_the_benchmarks_only() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
     needed = {requirement for name in extras.keys() - {"bench"} for requirement in extras[name]}
     assert "avalanche-lib>=0.6" in extras["bench"]
     assert set(extras["bench"]) & needed == set()

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The tests with another Python and another torch than constraints.txt pins; all else stays pinned.
+# Runs the tests with another Python and another torch; all other versions are those of constraints.txt.
 #     tests/versions.sh python3.13 2.15.0 [arguments of pytest]
-# The environment is kept in .venv-versions, which `make clean` removes: up to 8 GB each, as PyPI has
-# only the CUDA builds of torch. They run on machines without a GPU too.
+# The environments are kept in .venv-versions until `make clean`. Each takes up to 8 GB, because PyPI
+# only has CUDA builds of torch; they also run on machines without a GPU.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -173,11 +173,11 @@ def _try_out(
 ) -> None:
     """Find out what is missing before anything is written: disk space, an extra, data, memory."""
     from ewc_paper.live.tensorboard import check_installed
-    from ewc_paper.runs.disk_space import check_room
+    from ewc_paper.runs.disk_space import check_disk_space
 
     if tensorboard:
         check_installed()
-    check_room(run.path, parts, running.workers)
+    check_disk_space(run.path, parts, running.workers)
     try:
         parts[0].make(parts[0].config)  # a learner, dropped at once
     except (ValueError, FileNotFoundError, ImportError, RuntimeError, MemoryError) as error:

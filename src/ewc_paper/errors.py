@@ -1,8 +1,11 @@
-"""The errors of runs that a person can act on; the command line prints them as one line."""
+"""Errors of runs that a person can act on; the command line prints them as one line."""
 
 
 class RunError(Exception):
-    """A run cannot start or go on, and the message says what to do."""
+    """A run cannot start or continue; the message says in one line what is wrong and what to do.
+
+    Everything that is run may raise it or a subclass of it, also in a worker process.
+    """
 
 
 class Interrupted(Exception):

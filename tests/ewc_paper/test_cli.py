@@ -126,7 +126,7 @@ def test_a_missing_extra_is_noticed_before_anything_is_written(
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer", None)
     run = ["run", "learning-curves", "--data", str(data), "--out", str(tmp_path / "run")]
     assert main([*run, *FLAGS, "--tensorboard"]) == 2
-    assert "pip install 'ewc[tensorboard]'" in capsys.readouterr().err
+    assert "pip install 'ewc-paper[tensorboard]'" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
@@ -183,7 +183,7 @@ def test_a_run_shows_its_table_and_is_never_overwritten(
     assert metrics.keys() == {"ewc", "l2", "sgd"}
 
     assert main(run) == 1
-    assert "exists: go on with --resume" in capsys.readouterr().err
+    assert "exists: continue it with --resume" in capsys.readouterr().err
     assert main([*run, "--resume", "--lr", "0.5"]) == 2
     assert "was started with --lr 0.01, not 0.5: resume with" in capsys.readouterr().err
     assert main([*run, "--resume"]) == 0

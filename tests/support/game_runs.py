@@ -1,11 +1,11 @@
-"""Run directories of games as a run would leave them, from scores made up by a simple rule."""
+"""Run directories of games as a run would leave them, with scores from a simple rule."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from ewc_paper.runs.directory import Row, RunDirectory
+from ewc_paper.runs.directory import MetricsRow, RunDirectory
 
 STEPS = 1000
 ROWS = 4  # of training, per segment
@@ -21,7 +21,7 @@ def write_network(
     kept: float,
     level: float = 0.9,
 ) -> None:
-    """A network that plays a game at `level` once trained, times `kept` for each segment since."""
+    """Write a network that plays a game at `level` once trained, times `kept` per later segment."""
     part = run.part(name)
     part.start(
         {
@@ -36,7 +36,9 @@ def write_network(
         part.append(row)
 
 
-def rows(games: Sequence[str], schedule: Sequence[str], kept: float, level: float) -> Iterator[Row]:
+def rows(
+    games: Sequence[str], schedule: Sequence[str], kept: float, level: float
+) -> Iterator[MetricsRow]:
     yield row_of_a_test(games, schedule, 0, kept, level)
     for segment, game in enumerate(schedule):
         for number in range(1, ROWS + 1):
@@ -46,8 +48,10 @@ def rows(games: Sequence[str], schedule: Sequence[str], kept: float, level: floa
         yield row_of_a_test(games, schedule, segment + 1, kept, level)
 
 
-def training_row(games: Sequence[str], schedule: Sequence[str], segment: int, number: int) -> Row:
-    """The recognizer takes the first tenth of a segment's first row for the game before."""
+def training_row(
+    games: Sequence[str], schedule: Sequence[str], segment: int, number: int
+) -> MetricsRow:
+    """In the first tenth of a segment's first row, the recognizer reports the previous game."""
     steps, game = STEPS // ROWS, schedule[segment]
     context, before = (str(games.index(schedule[max(0, at)])) for at in (segment, segment - 1))
     late = steps // 10 if number == 1 and before != context else 0
@@ -69,7 +73,7 @@ def training_row(games: Sequence[str], schedule: Sequence[str], segment: int, nu
 
 def row_of_a_test(
     games: Sequence[str], schedule: Sequence[str], done: int, kept: float, level: float
-) -> Row:
+) -> MetricsRow:
     trained = list(schedule[:done])
     normalized = {}
     for game in games:

@@ -1,4 +1,4 @@
-"""Learners that train nothing, for tests of the engine: worker processes must find them by name."""
+"""Things to run that train nothing, for tests of the engine; worker processes import them."""
 
 import time
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ STEPS = 4000
 
 
 class Counter:
-    """Counts for some ten seconds and reports every count, with much to say."""
+    """Counts for about ten seconds and reports every count, with a long row."""
 
     def __init__(self) -> None:
         self.count = 0

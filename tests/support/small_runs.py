@@ -111,3 +111,14 @@ def make_recognition(path: Path) -> RunDirectory:
     ]
     config = {"experiment": "recognition", "games": ["Pong", "Boxing"]}
     return write_run(path, config, {"seed0": ({}, rows)})
+
+
+MAKE = {
+    "learning-curves": make_learning_curves,
+    "many-tasks": make_many_tasks,
+    "strength": make_strength,
+    "fisher-overlap": make_fisher_overlap,
+    "schematic": make_schematic,
+    "perturbation": make_perturbation,
+    "recognition": make_recognition,
+}

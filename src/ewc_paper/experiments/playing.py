@@ -19,7 +19,7 @@ from ewc_paper.games.experience import REPLAY_PATTERN, replay_bytes
 from ewc_paper.games.scores import normalized
 from ewc_paper.options import values_of
 from ewc_paper.runs.engine import Part
-from ewc_paper.runs.loop import Learner
+from ewc_paper.runs.loop import Resumable
 
 # What the small worlds share: frames of 10x10, games of minutes, one network for all of them.
 MINATAR: dict[str, Any] = {
@@ -169,7 +169,9 @@ def check_one_world(games: Sequence[str]) -> None:
         raise RunError(f"--games must be all of Atari or all of MinAtar, got {' '.join(games)}")
 
 
-def make_part(name: str, config: dict[str, Any], make: Callable[[dict[str, Any]], Learner]) -> Part:
+def make_part(
+    name: str, config: dict[str, Any], make: Callable[[dict[str, Any]], Resumable]
+) -> Part:
     """One network of a run, with what its replay memories take on disk while it runs.
 
     Args:
@@ -178,4 +180,11 @@ def make_part(name: str, config: dict[str, Any], make: Callable[[dict[str, Any]]
         make: the function that makes its learner.
     """
     needed = replay_bytes(AgentConfig(**config["settings"]), config["schedule"])
-    return Part(name, config, make, disk_bytes=needed, scratch=(REPLAY_PATTERN,))
+    return Part(
+        name,
+        config,
+        make,
+        disk_bytes=needed,
+        disk_advice="a smaller --replay-capacity",
+        temporary_files=(REPLAY_PATTERN,),
+    )

@@ -1,31 +1,60 @@
-"""Views: tables and figures, drawn from run directories alone."""
+"""How an experiment is shown: its table and figures, drawn from the run directory alone."""
 
 import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from rich.table import Table
 
 from ewc_paper.errors import RunError
 from ewc_paper.experiments import SUMMARIES
 from ewc_paper.runs.directory import RunDirectory
+from ewc_paper.runs.schema import Check, anything
+
+MAX_PANELS = 100  # a figure with more would take minutes to draw
+MAX_SEGMENTS = 10_000
+
+StoredConfig = dict[str, Any]  # a config.json
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a view reads from a run directory; all of it is checked before anything is drawn.
+
+    Args:
+        row: takes the config of the run and of a part, and returns the check of the part's rows.
+        config: check of the run's config.
+        part: check of each part's config.
+        part_name: takes the config of a part, and returns the check of the part's name.
+        files: by glob pattern, the check of other files of a part, which raises RunError.
+    """
+
+    row: Callable[[StoredConfig, StoredConfig], Check]
+    config: Check = anything
+    part: Check = anything
+    part_name: Callable[[StoredConfig], Check] = lambda part: anything
+    files: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
 
 
 class View(Protocol):
-    """How one experiment is shown; each is the module `figure` in the experiment's folder."""
+    """How one experiment is shown: the module `figure` in the experiment's folder."""
+
+    LAYOUT: Layout
 
     def draw(self, run: RunDirectory) -> list[Path]:
         """Write the figures into the run directory and return their files."""
 
     def table(self, run: RunDirectory) -> Table:
-        """The numbers behind the figure."""
+        """Return the numbers in the figures."""
 
 
 def view_of(run: RunDirectory) -> View:
-    """The view of the experiment that the run directory holds."""
+    """Return the view of the experiment that is in the run directory."""
     experiment = run.config().get("experiment")
-    if experiment not in SUMMARIES:
+    if not isinstance(experiment, str) or experiment not in SUMMARIES:
         raise RunError(f"{run.path} holds a run of {experiment}, which has no figure")
-    # Imported only now: matplotlib takes a while, and worker processes never draw.
+    # Imported only here: matplotlib takes a while to import, and worker processes never draw.
     module = f"ewc_paper.experiments.{experiment.replace('-', '_')}.figure"
     return cast(View, importlib.import_module(module))

@@ -1,1 +1,1 @@
-"""What the figures share: their look, the names in them, and the means over seeds."""
+"""What all figures share: their style, the labels in them, and means over seeds."""

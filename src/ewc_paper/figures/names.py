@@ -1,4 +1,4 @@
-"""What methods, tasks and games are called in tables, figures and lines of progress."""
+"""Labels of methods, arms, tasks and games in tables, figures and progress lines."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,8 @@ from ewc_paper.games import arms
 
 T = TypeVar("T")
 
-METHODS = {
+# One label per method in `mnist.config.METHODS`, and one for a network that learns one task alone.
+METHOD_LABELS = {
     "ewc": "EWC",
     "l2": "L2",
     "sgd": "SGD",
@@ -17,22 +18,27 @@ METHODS = {
     "single": "single task",
 }
 
-ARMS = {name: arm.title for name, arm in arms.ARMS.items()}
+# One label per arm of the experiment `games`.
+ARM_LABELS = {name: arm.title for name, arm in arms.ARMS.items()}
 
 
-def in_order(found: Mapping[str, T], order: Iterable[str]) -> dict[str, T]:
-    """What was found, in the order that the options name it; what they do not name comes last."""
-    names = [name for name in order if name in found]
-    return {name: found[name] for name in (*names, *found)}
+def in_order(items: Mapping[str, T], order: Iterable[str]) -> dict[str, T]:
+    """Sort items by their names as in `order`; items that are not in it come last."""
+    names = [name for name in order if name in items]
+    return {name: items[name] for name in (*names, *items)}
 
 
 def task_name(task: int) -> str:
-    """A, B, ... Z for the first tasks, then numbers."""
+    """Return A, B, ... Z for the first 26 tasks, then numbers."""
     return chr(ord("A") + task) if task < 26 else str(task + 1)
 
 
 def game_name(game: str) -> str:
-    """`Crazy Climber` or, for minatar/breakout:rotate90,actions1, `breakout 90° a1`."""
+    """Return a name to read.
+
+    `CrazyClimber` becomes `Crazy Climber`; `minatar/breakout:rotate90,actions1` becomes
+    `breakout 90° a1`.
+    """
     if game.startswith("minatar/"):
         short = re.sub(r"rotate(\d+)", r"\1°", game.removeprefix("minatar/"))
         short = re.sub(r"(a)ctions(\d)|(c)hannels(\d)", r"\1\2\3\4", short)

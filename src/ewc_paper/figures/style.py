@@ -1,74 +1,99 @@
-"""The look that all figures share: colors, line styles and markers of the methods, and saving.
+"""The style that all figures share: color, line style and marker per method, and saving.
 
-The colors of one figure stay apart for readers who do not see red and green as others do (a test
-measures it), and what has another color also has another line style and marker.
+Colors of one figure can be told apart with color blindness too (a test measures it), and lines of
+different colors also differ in line style and marker.
 """
 
 import io
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 
-matplotlib.use("Agg")  # figures are files; no screen is needed
+matplotlib.use("Agg")  # figures are files; no display is needed
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from ewc_paper.runs.files import replace_file
 
-RED, ORANGE, BLUE, SKY, GRAY, BLACK = (
-    *("#c8282d", "#e69f00", "#2b6cb0", "#56b4e9"),
-    *("#777777", "#222222"),
-)
-SOLID, DASHED, DASHDOT, DOTTED, DASHDOTDOT, LONG_DASHED = (
-    *("-", "--", "-.", ":"),
-    *((0, (5, 1, 1, 1, 1, 1)), (0, (8, 3))),
-)
+RED = "#c8282d"
+ORANGE = "#e69f00"
+BLUE = "#2b6cb0"
+SKY = "#56b4e9"
+GRAY = "#777777"
+BLACK = "#222222"
 
-# by method, arm, way to pull or shape of noise: color, line style and marker
-LOOKS: dict[str, tuple[str, Any, str]] = {
-    "ewc": (RED, SOLID, "o"),
-    "l2": (ORANGE, DASHDOT, "s"),
-    "sgd": (BLUE, DASHED, "^"),
-    "dropout": (SKY, DOTTED, "D"),
-    "joint": (GRAY, DASHDOTDOT, "v"),
-    "single": (BLACK, LONG_DASHED, ""),
-    "proximal": (RED, SOLID, "o"),
-    "gradient": (BLUE, DASHED, "^"),
-    "plain": (BLUE, DASHED, "^"),
-    "ewc-labels": (ORANGE, DASHDOT, "s"),
-    "ewc-fmn": (RED, SOLID, "o"),
-    "uniform": (BLACK, SOLID, "o"),
-    "inverse-fisher": (BLUE, DASHED, "^"),
-    "nullspace": (ORANGE, DASHDOT, "s"),
+SOLID, DASHED, DASHDOT, DOTTED = "-", "--", "-.", ":"
+DASHDOTDOT = (0, (5, 1, 1, 1, 1, 1))
+LONG_DASHED = (0, (8, 3))
+
+
+class Look(NamedTuple):
+    """How one line of a figure looks."""
+
+    color: str
+    line_style: Any  # as matplotlib's `linestyle`
+    marker: str
+
+
+# By method, arm of `games`, kind of pull (`strength`) and shape of noise (`perturbation`).
+LOOKS = {
+    "ewc": Look(RED, SOLID, "o"),
+    "l2": Look(ORANGE, DASHDOT, "s"),
+    "sgd": Look(BLUE, DASHED, "^"),
+    "dropout": Look(SKY, DOTTED, "D"),
+    "joint": Look(GRAY, DASHDOTDOT, "v"),
+    "single": Look(BLACK, LONG_DASHED, ""),
+    "proximal": Look(RED, SOLID, "o"),
+    "gradient": Look(BLUE, DASHED, "^"),
+    "plain": Look(BLUE, DASHED, "^"),
+    "ewc-labels": Look(ORANGE, DASHDOT, "s"),
+    "ewc-fmn": Look(RED, SOLID, "o"),
+    "uniform": Look(BLACK, SOLID, "o"),
+    "inverse-fisher": Look(BLUE, DASHED, "^"),
+    "nullspace": Look(ORANGE, DASHDOT, "s"),
 }
 
 
-def line(name: str) -> dict[str, Any]:
-    """How the line of a method is drawn, in the plot and in the legend."""
-    color, style, _ = LOOKS[name]
-    return {"color": color, "linestyle": style, "linewidth": 1 if name == "single" else 1.5}
+def line_style(name: str) -> dict[str, Any]:
+    """Return the arguments of `plot` for the line of a method, without markers."""
+    look = LOOKS[name]
+    width = 1 if name == "single" else 1.5
+    return {"color": look.color, "linestyle": look.line_style, "linewidth": width}
 
 
-def points(name: str) -> dict[str, Any]:
-    """Its line with a marker at each point."""
-    return {**line(name), "marker": LOOKS[name][2], "markersize": 4}
+def marker_style(name: str) -> dict[str, Any]:
+    """Return the arguments of `plot` for the line of a method, with a marker at each point."""
+    return {**line_style(name), "marker": LOOKS[name].marker, "markersize": 4}
 
 
 def axes(width: float = 5.0, height: float = 3.4) -> Axes:
-    """Fresh axes of a size in inches."""
+    """Create a figure of a size in inches and return its axes."""
     _, ax = plt.subplots(figsize=(width, height), layout="constrained")
     return tidy(ax)
 
 
+def use_short_numbers(ax: Axes) -> None:
+    """Write numbers on the x axis as 40k or 1.2M, for agent steps."""
+    ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def use_whole_numbers(axis: Axis) -> None:
+    """Put ticks on an axis at round whole numbers only."""
+    axis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+
+
 def tidy(ax: Axes) -> Axes:
+    """Hide the top and right borders of the axes, and return the axes."""
     ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 
 def save(ax: Axes, file: Path) -> Path:
-    """Save the figure that the axes are part of."""
+    """Save the figure that the axes are part of, close it, and return the file."""
     figure = ax.get_figure(root=True)
     assert figure is not None
     picture = io.BytesIO()

@@ -16,7 +16,7 @@ ARMS = {
     "plain": Arm("plain"),
     "ewc-labels": Arm("EWC, true labels", protected=True),
     "ewc-fmn": Arm("EWC + Forget-Me-Not", protected=True, recognizes=True),
-    "single": Arm("single games"),
+    "single": Arm("one network per game"),
 }
 SINGLE = "single"  # learns one game alone
 PROTECTED = tuple(name for name, arm in ARMS.items() if arm.protected)

@@ -1,1 +1,1 @@
-"""What shows a run while it goes on: progress in the terminal, and TensorBoard."""
+"""Shows a run while it is running: progress in the terminal, and TensorBoard."""

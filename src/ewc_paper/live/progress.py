@@ -1,4 +1,4 @@
-"""The progress of a run: bars with the time left on a terminal, plain lines elsewhere."""
+"""The progress of a run: bars with the remaining time on a terminal, plain lines elsewhere."""
 
 import time
 from types import TracebackType
@@ -14,30 +14,31 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from ewc_paper.experiments.games.data import clipped_total
 from ewc_paper.figures.names import game_name, task_name
-from ewc_paper.runs.directory import Row
+from ewc_paper.runs.directory import MetricsRow
 from ewc_paper.runs.engine import Report
 
-LINE_SECONDS = 30.0
+LINE_SECONDS = 30.0  # at most this time between two lines
 
 
 def note(report: Report) -> str:
-    """What the row of a report says, in a few words; nothing for rows of other kinds."""
+    """Summarize the row of a report in a few words; empty for rows of other kinds."""
     row = report.row or {}
     if row.get("diverged"):
         return "diverged"
     if row.get("accuracy"):
         return accuracies(row)
     if row.get("kind") == "test":
-        total = sum(min(1.0, score) for score in row["normalized"].values())
+        total = clipped_total(row["normalized"].values())
         return f"after segment {row['segment']} · total {total:.2f} of {len(row['normalized'])}"
     if row.get("kind") == "train" and row["score"] is not None:
         return f"{game_name(row['game'])} · score {row['score']:.1f}"
     return ""
 
 
-def accuracies(row: Row) -> str:
-    """`task C · A 97.5 B 97.3 C 97.4`."""
+def accuracies(row: MetricsRow) -> str:
+    """Format the accuracy of each task: `task C · A 97.5 B 97.3 C 97.4`."""
     values = row["accuracy"]
     if len(values) > 6:
         return f"task {len(values)} · average {100 * sum(values) / len(values):.1f}"
@@ -46,7 +47,7 @@ def accuracies(row: Row) -> str:
 
 
 class Display:
-    """Shows the reports of a run's parts; to be used in a `with` block."""
+    """Shows the reports of the parts of a run; used as a context manager."""
 
     def __init__(self, parts: list[str], console: Console) -> None:
         self.done = dict.fromkeys(parts, 0.0)
@@ -68,11 +69,12 @@ class Display:
 
     @property
     def overall(self) -> float:
+        """Progress of the whole run, from 0 to 1."""
         return sum(self.done.values()) / len(self.done)
 
 
 class Lines(Display):
-    """One line when a part ends a task or a segment, and at least one every half minute."""
+    """Prints a line when a part ends a task or a segment, and at least every `LINE_SECONDS`."""
 
     last = 0.0
 
@@ -87,7 +89,7 @@ class Lines(Display):
 
 
 class Bars(Display):
-    """A bar for the whole run with the time left, and one for each part that is running."""
+    """A bar for the whole run with the remaining time, and one for each running part."""
 
     def __init__(self, parts: list[str], console: Console) -> None:
         super().__init__(parts, console)
@@ -127,6 +129,6 @@ class Bars(Display):
 
 
 def display(parts: list[str], console: Console) -> Display:
-    """Bars on a terminal that can redraw them, lines elsewhere."""
+    """Return bars for a terminal that can redraw them, and lines otherwise."""
     redraws = console.is_terminal and not console.is_dumb_terminal
     return (Bars if redraws else Lines)(parts, console)

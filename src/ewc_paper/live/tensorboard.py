@@ -1,23 +1,25 @@
-"""TensorBoard events of a run while it goes on; needs the extra `tensorboard`."""
+"""TensorBoard events of a run; needs the extra `tensorboard`."""
 
 from pathlib import Path
 
 from ewc_paper.errors import RunError
 from ewc_paper.figures.names import game_name, task_name
-from ewc_paper.runs.directory import Row
+from ewc_paper.runs.directory import MetricsRow
 from ewc_paper.runs.engine import Report
 
 
 def check_installed() -> None:
-    """Refuse to go on without the extra."""
+    """Raise RunError if the extra is not installed."""
     try:
         import torch.utils.tensorboard.writer  # noqa: F401
     except ImportError:
-        raise RunError("--tensorboard needs an extra: pip install 'ewc[tensorboard]'") from None
+        raise RunError(
+            "--tensorboard needs an extra: pip install 'ewc-paper[tensorboard]'"
+        ) from None
 
 
 class Events:
-    """Writes losses, accuracies and scores of every report under the run directory."""
+    """Writes the losses, accuracies and scores of every report into a directory."""
 
     def __init__(self, directory: Path) -> None:
         check_installed()
@@ -33,7 +35,7 @@ class Events:
         self.writer.flush()
 
 
-def _scalars(row: Row) -> dict[str, float]:
+def _scalars(row: MetricsRow) -> dict[str, float]:
     accuracies = {
         f"accuracy_{task_name(task)}": value for task, value in enumerate(row.get("accuracy", []))
     }
@@ -45,7 +47,7 @@ def _scalars(row: Row) -> dict[str, float]:
 
 
 class NoEvents:
-    """Writes nothing."""
+    """Takes reports and writes nothing, if TensorBoard was not asked for."""
 
     def __call__(self, report: Report) -> None:
         pass

@@ -1,1 +1,4 @@
-"""Runs on disk: directories, metrics, checkpoints, going on after a stop, many at once."""
+"""Runs on disk: run directories, metrics, checkpoints, resuming, and worker processes.
+
+Nothing here knows what is run: it can be anything that fits the protocol `runs.loop.Resumable`.
+"""

@@ -1,9 +1,9 @@
-"""Checkpoints: tensors and plain values in one safetensors file that is never half there.
+"""Checkpoints: tensors and plain values in one safetensors file, written completely or not at all.
 
-The tensors are the file's tensors; the rest is JSON in its header, beside a checksum over both. A
+The tensors are the file's tensors; all else is JSON in its header, with a checksum over both. A
 new checkpoint is written as `new`, synced, and renamed to `checkpoint`; the one before it is kept
-as `previous`. A whole file is only ever given up once a newer one is whole, so that whenever the
-process dies, whatever was damaged before, there is a whole checkpoint to go on from.
+as `previous`. An intact file is given up only once a newer one is intact. So whenever the process
+dies, and whatever was damaged before, there is an intact checkpoint to continue from.
 """
 
 import hashlib
@@ -24,26 +24,27 @@ NEW, CURRENT, PREVIOUS = "new.safetensors", "checkpoint.safetensors", "previous.
 
 
 def save_checkpoint(directory: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint into the directory; if that fails, the last one stays as it is."""
+    """Write a checkpoint into the directory; if that fails, the last one is left as it is."""
     tensors: dict[str, Tensor] = {}
     text = json.dumps(_take_tensors(state, "", tensors))
     content = to_bytes(tensors, {"state": text, "sha256": _checksum(text, tensors)})
     new = directory / NEW
-    if _read(new) is not None:  # of a save that was killed: it may be the only whole one
-        _put_in_place(directory)
+    if _read(new) is not None:  # left by a save that was killed: it may be the only intact one
+        _replace_current(directory)
     try:
         write_synced(new, content)
     except OSError as error:
         new.unlink(missing_ok=True)
         raise RunError(
             f"cannot write a checkpoint of {len(content) / 1e6:.1f} MB to {directory} "
-            f"({error.strerror}); the last one is intact: make room and go on with --resume"
+            f"({error.strerror}); the last one is intact: free disk space and continue with "
+            "--resume"
         ) from error
-    _put_in_place(directory)
+    _replace_current(directory)
 
 
-def _put_in_place(directory: Path) -> None:
-    """Let `new` be the checkpoint; a damaged one is dropped and never becomes `previous`."""
+def _replace_current(directory: Path) -> None:
+    """Make `new` the checkpoint; a damaged checkpoint never becomes `previous`."""
     if _read(directory / CURRENT) is not None:
         os.replace(directory / CURRENT, directory / PREVIOUS)
     os.replace(directory / NEW, directory / CURRENT)
@@ -51,7 +52,7 @@ def _put_in_place(directory: Path) -> None:
 
 
 def load_checkpoint(directory: Path) -> dict[str, Any] | None:
-    """The last checkpoint that is whole, or None if none was ever written."""
+    """Return the last intact checkpoint, or None if none was ever written."""
     files = [file for name in (NEW, CURRENT, PREVIOUS) if (file := directory / name).exists()]
     for file in files:
         state = _read(file)
@@ -59,13 +60,13 @@ def load_checkpoint(directory: Path) -> dict[str, Any] | None:
             return state
     if any(file.name != NEW for file in files):
         raise RunError(
-            f"every checkpoint in {directory} is damaged: remove that directory and start anew"
+            f"every checkpoint in {directory} is damaged: remove that directory and start again"
         )
     return None
 
 
 def _read(file: Path) -> dict[str, Any] | None:
-    """The state in a file, or None if the file is missing, was cut short or altered."""
+    """Return the state in a file, or None if the file is missing, truncated or altered."""
     if not file.is_file():
         return None
     try:
@@ -75,9 +76,9 @@ def _read(file: Path) -> dict[str, Any] | None:
         text = header.get("state", "")
         if header.get("sha256") != _checksum(text, tensors):
             return None
-        state: dict[str, Any] = _put_tensors(json.loads(text), tensors)
+        state: dict[str, Any] = _restore_tensors(json.loads(text), tensors)
     except (SafetensorError, FileNotFoundError, ValueError, LookupError, RecursionError):
-        return None  # FileNotFoundError: a run that goes on has just renamed it
+        return None  # FileNotFoundError: a running process has just renamed it
     return state
 
 
@@ -91,7 +92,7 @@ def _checksum(text: str, tensors: dict[str, Tensor]) -> str:
 
 
 def _take_tensors(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """The value with each tensor moved to `tensors` and a reference in its place."""
+    """Return the value with each tensor moved to `tensors` and a reference in its place."""
     if isinstance(value, Tensor):
         tensors[path] = value.detach().cpu().contiguous()
         return {"tensor": path}
@@ -100,9 +101,10 @@ def _take_tensors(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     return value
 
 
-def _put_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
+def _restore_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """Undo `_take_tensors`."""
     if not isinstance(value, dict):
         return value
     if value.keys() == {"tensor"}:
         return tensors[value["tensor"]]
-    return {key: _put_tensors(item, tensors) for key, item in value.items()}
+    return {key: _restore_tensors(item, tensors) for key, item in value.items()}

@@ -1,9 +1,9 @@
-"""A run directory: all that a run needs to go on, or to be drawn years later.
+"""A run directory: everything that is needed to resume a run, or to draw it years later.
 
-config.json     every option, with the seed and the versions; written once
-metrics.jsonl   one JSON object a line, one line a measurement; only ever appended to
+config.json     all options, with the seed and the versions; written once
+metrics.jsonl   one JSON object per line, one line per measurement; only ever appended to
 checkpoint.safetensors, previous.safetensors
-parts/<name>/   for a run of several networks: a run directory each
+parts/<name>/   one run directory per part, for a run of several parts
 figures/
 """
 
@@ -32,19 +32,19 @@ from ewc_paper.runs.files import (
     writing_to,
 )
 
-Row = dict[str, Any]
+MetricsRow = dict[str, Any]  # one line of metrics.jsonl
 
-ANEW = "put the file back, or remove that directory and start it anew with --resume"
+START_AGAIN = "restore the file, or remove that directory and start it again with --resume"
 
 
 def versions() -> dict[str, str]:
-    """What a run was made with. The metadata of torch lack the build (+cpu), which torch has."""
+    """Return the versions that may affect results; torch's includes its build (+cpu)."""
     packages = {name: version(name) for name in ("ewc", "ewc-paper", "numpy")}
     return {"python": platform.python_version(), "torch": torch.__version__, **packages}
 
 
 class RunDirectory:
-    """The writing and the reading side of one directory."""
+    """Reads and writes one run directory."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -55,6 +55,7 @@ class RunDirectory:
 
     @property
     def figures(self) -> Path:
+        """Directory for the figures; it may not exist yet."""
         return self.path / "figures"
 
     @property
@@ -62,21 +63,24 @@ class RunDirectory:
         return self.path / "metrics.jsonl"
 
     def part(self, name: str) -> "RunDirectory":
-        """The directory of one network of this run."""
+        """Return the run directory of one part of this run."""
         return RunDirectory(self.path / "parts" / name)
 
     def parts(self) -> list["RunDirectory"]:
+        """Return the run directories of all parts that have started, sorted by name."""
         return [RunDirectory(file.parent) for file in sorted(self.path.glob("parts/*/config.json"))]
 
     def start(self, config: dict[str, Any], *, resume: bool = False) -> None:
-        """Make the directory and write its config, or check that it is the same run's."""
+        """Create the directory and write its config, or check that it is the one being resumed."""
         config = json.loads(json.dumps(config))
         if os.path.lexists(self.path) and not self.path.is_dir():
             raise RunError(f"{self.path} is not a directory: choose another --out")
         refuse_links(self.path)
         if (self.path / "config.json").exists():
             if not resume:
-                raise RunError(f"{self.path} exists: go on with --resume, or choose another --out")
+                raise RunError(
+                    f"{self.path} exists: continue it with --resume, or choose another --out"
+                )
             self._check_same(config)
             return
         if self.path.exists() and any(self.path.iterdir()) and not resume:
@@ -98,15 +102,15 @@ class RunDirectory:
                 )
 
     def config(self) -> dict[str, Any]:
-        """The options the run was started with."""
+        """Return the options that the run was started with, and its versions."""
         file = self.path / "config.json"
         try:
             return parse_record(read_bytes(file), str(file))
         except (FileNotFoundError, NotADirectoryError):
             raise RunError(f"{self.path} is not a run directory: it has no config.json") from None
 
-    def rows(self) -> list[Row]:
-        """The measurements so far; a line that is only half written is left out."""
+    def rows(self) -> list[MetricsRow]:
+        """Return all measurements so far, without a last line that is only partly written."""
         if not self._metrics.exists():
             return []
         lines = read_bytes(self._metrics).split(b"\n")[:-1]
@@ -115,13 +119,13 @@ class RunDirectory:
             for number, line in enumerate(lines, start=1)
         ]
 
-    def append(self, row: Row) -> None:
-        """Add a measurement, readable at once."""
+    def append(self, row: MetricsRow) -> None:
+        """Add a measurement; other processes can read it immediately."""
         with writing_to(self.path), open(self._metrics, "ab") as file:
             file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
 
     def save(self, state: dict[str, Any], *, finished: bool = False) -> None:
-        """Checkpoint a state together with the length of the metrics that belong to it."""
+        """Write a checkpoint of a state and of how many metrics had been written by then."""
         self._metrics.touch()
         with writing_to(self.path), open(self._metrics, "rb") as file:
             os.fsync(file.fileno())
@@ -136,56 +140,61 @@ class RunDirectory:
         save_checkpoint(self.path, checkpoint)
 
     def load(self) -> dict[str, Any] | None:
-        """The last checkpoint's state; measurements made after it are cut off, to be made again."""
+        """Return the state of the last checkpoint; measurements made after it are removed."""
         checkpoint = self._checkpoint()
         if self._metrics.exists():
             os.truncate(self._metrics, checkpoint["metrics_bytes"] if checkpoint else 0)
         return checkpoint["state"] if checkpoint else None
 
     def finished(self) -> bool:
+        """Whether the run has come to its end."""
         checkpoint = self._checkpoint()
         return checkpoint is not None and checkpoint["finished"]
 
     def check(self) -> None:
-        """Raise if the checkpoint is damaged, or the metrics are not those that belong to it."""
+        """Raise RunError if the checkpoint is damaged, or does not belong to the metrics."""
         self._checkpoint()
 
     def _checkpoint(self) -> dict[str, Any] | None:
-        """The last checkpoint, if its config and all of its metrics are still there."""
+        """Return the last checkpoint after checking that it fits the config and the metrics."""
         checkpoint = load_checkpoint(self.path)
         if checkpoint is None:
             return None
         if checkpoint.get("config_sha256") not in (None, self._config_sha256()):
-            raise RunError(f"the checkpoint in {self.path} is of a run with other options: {ANEW}")
+            raise RunError(
+                f"the checkpoint in {self.path} belongs to a run with other options: {START_AGAIN}"
+            )
         length = checkpoint["metrics_bytes"]
         metrics = read_bytes(self._metrics)[:length] if self._metrics.exists() else b""
         if len(metrics) < length:
             raise RunError(
                 f"{self._metrics} has lost measurements: its checkpoint was written after {length} "
-                f"bytes, and {len(metrics)} are there: {ANEW}"
+                f"bytes, and {len(metrics)} are there: {START_AGAIN}"
             )
         digest = hashlib.sha256(metrics).hexdigest()
         if checkpoint.get("metrics_sha256") not in (None, digest):
-            raise RunError(f"{self._metrics} is not what its checkpoint was written with: {ANEW}")
+            raise RunError(
+                f"{self._metrics} was changed after its checkpoint was written: {START_AGAIN}"
+            )
         return checkpoint
 
     def _config_sha256(self) -> str | None:
-        """Of the options alone: a run may go on with other versions."""
+        """Checksum of the options; without the versions, as others may be used to resume."""
         if not (self.path / "config.json").exists():
             return None
         options = {key: value for key, value in self.config().items() if key != "versions"}
         return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
 
     def remove(self, patterns: Iterable[str]) -> None:
-        """Remove the files in the directory that match."""
+        """Remove the files in the directory that match one of the glob patterns."""
         for pattern in patterns:
             for file in self.path.glob(pattern):
                 file.unlink()
 
     @contextmanager
     def locked(self, patience_seconds: float = 10.0) -> Iterator[None]:
-        """Hold the directory for this process alone; the lock ends with the process."""
-        # Not written to, and never followed if it is a link: a lock has no content.
+        """Keep other processes from writing to the directory; the lock ends with the process."""
+        # The lock file has no content; if it is a symbolic link, it is not followed.
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         with open(descriptor) as file:
             deadline = time.monotonic() + patience_seconds

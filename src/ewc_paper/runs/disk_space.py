@@ -1,4 +1,4 @@
-"""Whether the files of a run will fit on the disk, found out before it starts."""
+"""Checks before a run starts that its files will fit on the disk."""
 
 import shutil
 from collections.abc import Sequence
@@ -8,25 +8,32 @@ from ewc_paper.errors import RunError
 from ewc_paper.runs.engine import Part
 
 
-def check_room(path: Path, parts: Sequence[Part], workers: int) -> None:
-    """Refuse a run whose parts need more room at one time than the disk of its directory has."""
-    needed = bytes_at_once(parts, workers)
+def check_disk_space(path: Path, parts: Sequence[Part], workers: int) -> None:
+    """Raise RunError if the files of the parts need more disk space than there is.
+
+    Args:
+        path: run directory, which need not exist yet.
+        parts: all parts of the run.
+        workers: number of parts that run at the same time.
+    """
+    needed = largest_total_bytes(parts, workers)
     existing = next(place for place in (path, *path.absolute().parents) if place.exists())
-    free = shutil.disk_usage(existing).free + _used(path)
+    free = shutil.disk_usage(existing).free + _used_bytes(path)
     if needed > free:
+        choices = ["free disk space", "choose another --out", "fewer --workers"]
+        choices += sorted({part.disk_advice for part in parts if part.disk_advice})
         raise RunError(
-            f"{path} will need {needed / 1e9:.1f} GB on disk for the replay memories of "
-            f"{min(workers, len(parts))} networks at a time, but there is room for "
-            f"{free / 1e9:.1f} GB: make room, or choose another --out, fewer --workers or a "
-            "smaller --replay-capacity"
+            f"{path} will need {needed / 1e9:.1f} GB of disk space for the files of "
+            f"{min(workers, len(parts))} parts at a time, but only {free / 1e9:.1f} GB are "
+            f"free: {', '.join(choices[:-1])} or {choices[-1]}"
         )
 
 
-def bytes_at_once(parts: Sequence[Part], workers: int) -> int:
-    """The most that parts running at the same time can need."""
+def largest_total_bytes(parts: Sequence[Part], workers: int) -> int:
+    """Return the most disk space that `workers` parts can need at the same time."""
     return sum(sorted((part.disk_bytes for part in parts), reverse=True)[:workers])
 
 
-def _used(path: Path) -> int:
-    """What a run that is resumed has on the disk already."""
+def _used_bytes(path: Path) -> int:
+    """Disk space that the files of a resumed run take already."""
     return sum(512 * file.stat().st_blocks for file in path.rglob("*") if file.is_file())

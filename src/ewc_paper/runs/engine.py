@@ -1,7 +1,7 @@
-"""Running many learners: a few processes of one thread each, which do not fight for cores.
+"""Runs the parts of a run in worker processes of one thread each, which do not compete for cores.
 
-Each learner is a part of the run and has a directory of its own, so a run is resumed by running it
-again: parts that are finished are passed over, the others go on from their checkpoints.
+Each part has a run directory of its own, so a run is resumed by running it again: parts that are
+finished are skipped, the others continue from their checkpoints.
 """
 
 import multiprocessing
@@ -22,27 +22,37 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from ewc_paper.errors import Interrupted, RunError
-from ewc_paper.runs.directory import Row, RunDirectory
-from ewc_paper.runs.loop import Learner, carry_on
+from ewc_paper.runs.directory import MetricsRow, RunDirectory
+from ewc_paper.runs.loop import Resumable, carry_on
 
 
 @dataclass(frozen=True)
 class Part:
-    """One learner of a run: its name, its options, and the function that makes it of them."""
+    """One of the things that a run consists of, such as one network with one seed.
+
+    Args:
+        name: its directory's name, unique in the run.
+        config: its options, stored in its directory.
+        make: creates it from `config`, in its initial state; a function that can be pickled.
+        disk_bytes: disk space that files of its own need while it runs.
+        disk_advice: an option that reduces `disk_bytes`, for the error if the disk is too small.
+        temporary_files: glob patterns of files of its own that are removed when it has finished.
+    """
 
     name: str
     config: dict[str, Any]
-    make: Callable[[dict[str, Any]], Learner]
-    disk_bytes: int = 0  # that files of the learner's own will take while it runs
-    scratch: tuple[str, ...] = ()  # patterns of its files that nobody needs once it has ended
+    make: Callable[[dict[str, Any]], Resumable]
+    disk_bytes: int = 0
+    disk_advice: str = ""
+    temporary_files: tuple[str, ...] = ()
 
 
 class Report(NamedTuple):
-    """What a part has to tell: how far it is, and what it measured."""
+    """The progress of one part, and the row of metrics that it has just recorded, if any."""
 
-    part: str
-    progress: float
-    row: Row | None
+    part: str  # its name
+    progress: float  # from 0 to 1
+    row: MetricsRow | None
 
 
 Reports: TypeAlias = "Queue[Report]"
@@ -58,44 +68,60 @@ def run_parts(
 ) -> None:
     """Run every part to its end; if asked to stop, raise Interrupted after the checkpoints.
 
-    If a part fails, or the reports cannot be shown, the others checkpoint and end.
+    If a part fails, or a report cannot be shown, all others write a checkpoint and stop.
+
+    Args:
+        run: directory of the whole run.
+        parts: what to run; finished parts are skipped.
+        workers: number of processes.
+        checkpoint_seconds: time between two checkpoints of a part.
+        show: called with every report, in this process.
     """
     context = multiprocessing.get_context("spawn")
     reports: Reports = context.Queue()
     stop = context.Event()
     setup = (reports, stop, checkpoint_seconds)
-    with _signals_set(stop), ProcessPoolExecutor(workers, context, _start_worker, setup) as pool:
+    with (
+        _stop_on_signals(stop),
+        ProcessPoolExecutor(workers, context, _start_worker, setup) as pool,
+    ):
         with _signals_blocked():
             futures = [pool.submit(_run_part, run.part(part.name), part) for part in parts]
         for future in futures:
             future.add_done_callback(lambda ended: stop.set() if ended.exception() else None)
         _show_all(reports, show, futures, stop)
+    _raise_first_error(futures)
+    if stop.is_set():
+        raise Interrupted
+
+
+def _raise_first_error(futures: list[Future[None]]) -> None:
+    """Raise the error of the first part that failed, if any."""
     try:
         for future in futures:
             future.result()
     except BrokenProcessPool:
         raise RunError(
-            "a worker process died (out of memory or disk?): make room and go on with --resume"
+            "a worker process died, perhaps for lack of memory or disk space: free some and "
+            "continue with --resume"
         ) from None
-    if stop.is_set():
-        raise Interrupted
 
 
 def _show_all(
     reports: Reports, show: Callable[[Report], None], futures: list[Future[None]], stop: Event
 ) -> None:
-    """Show the reports until all parts have ended; if that fails, ask the parts to end."""
+    """Show the reports until all parts have ended; if that fails, ask the parts to stop."""
     try:
         _show_until_done(reports, show, futures)
     except BaseException as error:
         stop.set()
-        # A worker cannot end before its reports are taken.
+        # A worker cannot exit before its reports are taken.
         _show_until_done(reports, lambda report: None, futures)
         if not isinstance(error, OSError):
             raise
         raise RunError(
             f"cannot show the progress of the run ({error.strerror}); it was stopped after "
-            "checkpoints: go on with --resume"
+            "checkpoints: continue with --resume"
         ) from error
 
 
@@ -108,7 +134,7 @@ def _show_until_done(
 
 
 def _show_waiting(reports: Reports, show: Callable[[Report], None], seconds: float) -> None:
-    """Show the reports that come in until none comes for that long."""
+    """Show the reports that arrive, until none has arrived for that many seconds."""
     while True:
         try:
             show(reports.get(timeout=seconds))
@@ -117,14 +143,16 @@ def _show_waiting(reports: Reports, show: Callable[[Report], None], seconds: flo
 
 
 @contextmanager
-def _signals_set(stop: Event) -> Iterator[None]:
-    """Ctrl-C and SIGTERM ask for a stop; a second one ends the process on the spot."""
+def _stop_on_signals(stop: Event) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM ask for a stop; a second one ends the process immediately."""
 
-    def ask(number: int, frame: FrameType | None) -> None:
+    def ask_to_stop(number: int, frame: FrameType | None) -> None:
         stop.set()
         signal.signal(number, signal.SIG_DFL)
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        number: signal.signal(number, ask_to_stop) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:
@@ -134,9 +162,9 @@ def _signals_set(stop: Event) -> Iterator[None]:
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """For the start of workers, which inherit it: Ctrl-C would kill one that still imports torch.
+    """Block signals while workers start, which inherit this: Ctrl-C would kill one at its imports.
 
-    A signal that comes meanwhile is handled here afterwards.
+    A signal that arrives meanwhile is handled here afterwards.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
@@ -145,20 +173,21 @@ def _signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-_worker: tuple[Reports, Event, float]  # what _start_worker was given, in each worker process
+_worker: tuple[Reports, Event, float]  # arguments of _start_worker, in each worker process
 
 
 def _start_worker(*setup: Any) -> None:
+    """Prepare a worker process; `setup` is what `_worker` holds."""
     global _worker
     _worker = setup
     torch.set_num_threads(1)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the parent is asked, and sets the event
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+        signal.signal(number, signal.SIG_IGN)  # the parent handles them and sets the event
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
-def _end_with_parent() -> None:
-    """A worker whose parent was killed must not go on writing: somebody may resume the run."""
+def _exit_with_parent() -> None:
+    """End this worker if its parent is killed: somebody may resume the run."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -166,6 +195,7 @@ def _end_with_parent() -> None:
 
 
 def _run_part(directory: RunDirectory, part: Part) -> None:
+    """Run one part in a worker process, unless it is finished or all are asked to stop."""
     reports, stop, checkpoint_seconds = _worker
     if stop.is_set():
         return
@@ -184,4 +214,4 @@ def _run_part(directory: RunDirectory, part: Part) -> None:
                 )
             except Interrupted:
                 return
-        directory.remove(part.scratch)
+        directory.remove(part.temporary_files)

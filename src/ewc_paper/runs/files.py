@@ -1,4 +1,4 @@
-"""Files of a run directory: written whole or not at all, never through a link, read with care."""
+"""Files of a run directory: written completely or not at all, never through a symbolic link."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from ewc_paper.errors import RunError
 
 
 def write_synced(file: Path, content: bytes) -> None:
-    """Write a new file in place of any other, which is unlinked: its links keep their content."""
+    """Write a new file and sync it; hard links to an old one of that name keep their content."""
     file.unlink(missing_ok=True)
     with open(file, "xb") as out:
         out.write(content)
@@ -20,7 +20,7 @@ def write_synced(file: Path, content: bytes) -> None:
 
 
 def replace_file(file: Path, content: bytes) -> Path:
-    """Put a file in place of any other at once, whatever happens; makes the directory."""
+    """Create or replace a file atomically, and its directory if there is none; return its path."""
     new = file.with_name(f"{file.name}.new")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -36,7 +36,7 @@ def replace_file(file: Path, content: bytes) -> Path:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make renames in a directory outlive a power cut."""
+    """Sync a directory, so that renames in it survive a power failure."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -45,30 +45,30 @@ def sync_directory(directory: Path) -> None:
 
 
 def refuse_link(path: Path) -> None:
-    """Raise if a path is a symbolic link, through which writing would change another place."""
+    """Raise RunError if a path is a symbolic link, since writing would change its target."""
     if path.is_symlink():
         raise RunError(
             f"{path} is a symbolic link, through which a run would write to another place: "
-            "remove it, or put what it points to there"
+            "remove it, or replace it with what it points to"
         )
 
 
 def refuse_links(directory: Path) -> None:
-    """Raise at the first symbolic link inside a directory; it may be one itself."""
+    """Raise RunError if there is a symbolic link inside a directory; it may be one itself."""
     for folder, directories, files in os.walk(directory):
         for name in (*directories, *files):
             refuse_link(Path(folder, name))
 
 
 def read_bytes(file: Path) -> bytes:
-    """The content of a regular file; a pipe or a device may never end."""
+    """Return the content of a regular file; refuse pipes and devices, which may never end."""
     if file.exists() and not file.is_file():
         raise RunError(f"{file} is damaged: expected a file, got a directory, pipe or device")
     return file.read_bytes()
 
 
 def parse_record(text: bytes, source: str) -> dict[str, Any]:
-    """The JSON object in a text; if there is none, raise and name the source."""
+    """Parse a JSON object; an error names the source of the text."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -84,11 +84,11 @@ def _start(text: bytes) -> str:
 
 @contextmanager
 def writing_to(path: Path) -> Iterator[None]:
-    """Turn a failed write into one line that says what to do."""
+    """Turn a failed write to a run directory into a RunError that says what to do."""
     try:
         yield
     except OSError as error:
         raise RunError(
             f"cannot write to {path} ({error.strerror}); the last checkpoint is intact: "
-            "make room and go on with --resume"
+            "free disk space and continue with --resume"
         ) from error

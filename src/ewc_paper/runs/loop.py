@@ -1,4 +1,4 @@
-"""Carrying a learner to its end: rows go to the metrics, states to checkpoints."""
+"""Runs something to its end: its rows are written to the metrics, its states to checkpoints."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -6,32 +6,31 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from ewc_paper.errors import Interrupted, RunError
-from ewc_paper.runs.directory import ANEW, Row, RunDirectory
+from ewc_paper.runs.directory import START_AGAIN, MetricsRow, RunDirectory
 
 
-class Learner(Protocol):
-    """Learns in steps and can be stopped after each: `run` goes on from `state_dict`."""
+class Resumable(Protocol):
+    """Something that runs in pieces, and can be saved after each piece and resumed from there."""
 
     @property
     def progress(self) -> float:
-        """From 0 to 1."""
+        """Fraction that is done, from 0 to 1."""
 
-    def run(self) -> Iterator[Row | None]:
-        """Go on to the end, with a row where there is something to record."""
+    def run(self) -> Iterator[MetricsRow | None]:
+        """Continue to the end; yield after each piece, with a row if there is one to record."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain values, nested."""
+        """Return everything that the rest of the run depends on: tensors and plain values."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from a state that `state_dict` returned."""
 
 
 @runtime_checkable
 class KeepsFiles(Protocol):
-    """What a learner adds if it has more to keep than fits into every checkpoint.
+    """What a Resumable adds if it has data of its own that is too large for every checkpoint.
 
-    Such things, a replay memory for one, lie in files of the learner's own, to which a checkpoint
-    only refers.
+    The data is in files in the run directory, and a state only refers to them.
     """
 
     def keep_in(self, directory: Path) -> None:
@@ -39,49 +38,56 @@ class KeepsFiles(Protocol):
 
     @property
     def needs_saving(self) -> bool:
-        """Whether the files can hold no more before a checkpoint lets go of what they hold."""
+        """Whether the files are full until a checkpoint allows to overwrite what they hold."""
 
 
 def carry_on(
-    learner: Learner,
+    resumable: Resumable,
     directory: RunDirectory,
     *,
     checkpoint_seconds: float = 30.0,
-    report: Callable[[float, Row | None], None] = lambda progress, row: None,
+    report: Callable[[float, MetricsRow | None], None] = lambda progress, row: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Run the learner from its last checkpoint, or from the start, to the end.
+    """Run from the last checkpoint, or from the start if there is none, to the end.
 
-    Checkpoints are written at least `checkpoint_seconds` apart, when `stop` asks to stop, when the
-    learner's own files need one, and at the end.
+    A checkpoint is written every `checkpoint_seconds`, when `stop` returns true, when the files of
+    a `KeepsFiles` need one, and at the end.
+
+    Args:
+        resumable: what to run, in its initial state.
+        directory: where its metrics and checkpoints are.
+        checkpoint_seconds: time between two checkpoints.
+        report: called after each piece with the progress and the row, if there is one.
+        stop: called after each piece; true leads to a checkpoint, then `Interrupted` is raised.
     """
-    files = learner if isinstance(learner, KeepsFiles) else None
+    files = resumable if isinstance(resumable, KeepsFiles) else None
     if files is not None:
         files.keep_in(directory.path)
     state = directory.load()
     if state is not None:
-        _load(learner, state, directory)
+        _load(resumable, state, directory)
     saved_at = time.monotonic()
-    for row in learner.run():
+    for row in resumable.run():
         if row is not None:
             directory.append(row)
-        report(learner.progress, row)
+        report(resumable.progress, row)
         stopping = stop()
         needed = stopping or (files is not None and files.needs_saving)
         if needed or time.monotonic() - saved_at >= checkpoint_seconds:
-            directory.save(learner.state_dict())
+            directory.save(resumable.state_dict())
             saved_at = time.monotonic()
         if stopping:
             raise Interrupted
-    directory.save(learner.state_dict(), finished=True)
+    directory.save(resumable.state_dict(), finished=True)
 
 
-def _load(learner: Learner, state: dict[str, Any], directory: RunDirectory) -> None:
-    """Go on from a state, which may be of another version or, with its files, from anywhere."""
+def _load(resumable: Resumable, state: dict[str, Any], directory: RunDirectory) -> None:
+    """Load a state, which may be of another version, or belong to files that are damaged."""
     try:
-        learner.load_state_dict(state)
+        resumable.load_state_dict(state)
     except Exception as error:
         raise RunError(
-            f"cannot go on from the checkpoint in {directory.path} "
-            f"({type(error).__name__}: {error}): {ANEW}"
+            f"cannot continue from the checkpoint in {directory.path} "
+            f"({type(error).__name__}: {error}): {START_AGAIN}"
         ) from error

@@ -1,4 +1,4 @@
-"""What is wrong with a run directory is one line that names the file, and nothing is drawn."""
+"""An error in a run directory is one line that names the file, and nothing is drawn."""
 
 import json
 import multiprocessing
@@ -10,17 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from support.game_runs import make_games
+from support.small_runs import MAKE as MAKE_SMALL
 from support.small_runs import (
-    make_fisher_overlap,
     make_learning_curves,
     make_many_tasks,
     make_perturbation,
-    make_recognition,
     make_schematic,
-    make_strength,
 )
 
 from ewc_paper.cli import main
@@ -29,16 +26,7 @@ from ewc_paper.experiments.check import check_run
 from ewc_paper.experiments.many_tasks import figure as many_tasks
 from ewc_paper.runs.directory import RunDirectory
 
-MAKE = {
-    "learning-curves": make_learning_curves,
-    "many-tasks": make_many_tasks,
-    "strength": make_strength,
-    "fisher-overlap": make_fisher_overlap,
-    "schematic": make_schematic,
-    "perturbation": make_perturbation,
-    "recognition": make_recognition,
-    "games": make_games,
-}
+MAKE = {**MAKE_SMALL, "games": make_games}
 STORED = sorted(Path(__file__).parents[3].glob("docs/results/*/config.json"))
 
 
@@ -83,7 +71,7 @@ PART = "parts/{}/config.json"
         ("recognition", ROW.format("seed0"), {"game": "Chess"}, "game: expected one of"),
         ("games", PART.format("plain-seed0"), {"games": 3}, "games: expected a list"),
         ("games", ROW.format("plain-seed0"), {"normalized": {}}, "normalized.Pong: expected"),
-        ("games", ROW.format("plain-seed0"), {"kind": 5}, "kind: expected a short name"),
+        ("games", ROW.format("plain-seed0"), {"kind": 5}, "kind: expected a short text"),
         (
             "games",
             ROW.format("ewc-fmn-seed0"),
@@ -115,13 +103,6 @@ def test_what_does_not_fit_together_is_one_line(
     assert complaint.count("\n") == 1
 
 
-def test_a_part_under_the_name_of_another_is_named(tmp_path: Path) -> None:
-    run = make_learning_curves(tmp_path)
-    change(tmp_path / "parts" / "ewc" / "config.json", recipe={"method": "sgd"})
-    with pytest.raises(RunError, match="ewc cannot be drawn: expected one of sgd, got 'ewc'"):
-        check_run(run)
-
-
 def test_a_part_without_its_config_is_not_left_out(tmp_path: Path) -> None:
     run = make_many_tasks(tmp_path)
     (tmp_path / "parts" / "ewc-1" / "config.json").unlink()
@@ -130,15 +111,11 @@ def test_a_part_without_its_config_is_not_left_out(tmp_path: Path) -> None:
         check_run(run)
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", np.zeros(3).tobytes()])
-def test_a_damaged_clip_is_named(content: bytes, tmp_path: Path) -> None:
+def test_a_damaged_clip_is_found_with_the_other_files(tmp_path: Path) -> None:
     run = make_games(tmp_path)
     (clip,) = tmp_path.glob("parts/plain-seed0/clips/*.npz")
-    clip.write_bytes(content)
+    clip.write_bytes(b"")
     with pytest.raises(RunError, match=r"Pong\.npz is damaged: expected frames"):
-        check_run(run)
-    np.savez_compressed(clip, frames=np.zeros((4, 5)))
-    with pytest.raises(RunError, match=r"Pong\.npz is damaged: expected grey frames"):
         check_run(run)
 
 

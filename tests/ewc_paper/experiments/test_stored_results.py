@@ -1,4 +1,4 @@
-"""What is stored under docs/results is whole: figures come from it again, and a page shows them."""
+"""The results stored under docs/results can be drawn again, and every figure is on a page."""
 
 import json
 import shutil

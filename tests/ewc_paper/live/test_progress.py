@@ -1,14 +1,11 @@
 """Progress is bars on a terminal and lines elsewhere, with the accuracies in both."""
 
 import io
-from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ewc_paper.live.progress import Bars, Lines, display
-from ewc_paper.live.tensorboard import Events
 from ewc_paper.runs.engine import Report
 
 ROW = {"task": 1, "task_ended": True, "accuracy": [0.975, 0.98], "loss": 0.1, "gradient_steps": 7}
@@ -68,22 +65,3 @@ def test_bars_on_a_terminal() -> None:
         shown.progress.refresh()
     assert "A 97.5 B 98.0" in out.getvalue()
     assert "25 %" in out.getvalue()
-
-
-def test_events_hold_the_accuracies(tmp_path: Path) -> None:
-    Events(tmp_path)(Report("ewc", 0.5, ROW))
-    events = EventAccumulator(str(tmp_path)).Reload()
-    (event,) = events.Scalars("ewc/accuracy_A")
-    assert (event.step, round(event.value, 4)) == (7, 0.975)
-
-
-def test_events_hold_scores_by_agent_steps(tmp_path: Path) -> None:
-    events = Events(tmp_path)
-    events(Report("plain", 0.2, TRAINED))
-    events(Report("plain", 0.25, TESTED))
-    stored = EventAccumulator(str(tmp_path)).Reload()
-    for name, step, value in (("loss", 900, 0.25), ("score", 900, 12.5)):
-        (event,) = stored.Scalars(f"plain/{name}")
-        assert (event.step, event.value) == (step, value)
-    (event,) = stored.Scalars("plain/normalized_Krull")
-    assert (event.step, event.value) == (1000, 7.0)

@@ -18,7 +18,9 @@ def test_a_run_is_not_overwritten(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "a" / "run")
     run.start({"seed": 1, "strengths": (1.0, 2.0)})
     assert run.config()["versions"]["torch"] == torch.__version__
-    with pytest.raises(RunError, match=r"exists: go on with --resume, or choose another --out"):
+    with pytest.raises(
+        RunError, match=r"exists: continue it with --resume, or choose another --out"
+    ):
         run.start({"seed": 1, "strengths": (1.0, 2.0)})
     run.start({"seed": 1, "strengths": (1.0, 2.0)}, resume=True)
     with pytest.raises(RunError, match="started with seed = 1, not 2"):
@@ -72,7 +74,7 @@ def test_a_write_that_does_not_fit_is_a_clear_error(tmp_path: Path) -> None:
     child.start()
     child.join()
     assert (
-        "the last checkpoint is intact: make room and go on with --resume"
+        "the last checkpoint is intact: free disk space and continue with --resume"
         in (tmp_path / "said").read_text()
     )
     run = RunDirectory(tmp_path)
@@ -116,7 +118,7 @@ def change_a_digit(metrics: Path) -> None:
     [
         (cut, r"metrics.jsonl has lost measurements: .* after 52 bytes, and 30 are there"),
         (Path.unlink, r"metrics.jsonl has lost measurements: .* after 52 bytes, and 0 are there"),
-        (change_a_digit, r"metrics.jsonl is not what its checkpoint was written with"),
+        (change_a_digit, r"metrics.jsonl was changed after its checkpoint was written"),
     ],
 )
 @pytest.mark.parametrize("finished", [False, True])
@@ -138,7 +140,7 @@ def test_a_checkpoint_of_other_options_is_refused(tmp_path: Path) -> None:
     other.start({"seed": 2})
     other.save({"here": 3})
     (other.path / "checkpoint.safetensors").replace(run.path / "checkpoint.safetensors")
-    with pytest.raises(RunError, match="is of a run with other options"):
+    with pytest.raises(RunError, match="belongs to a run with other options"):
         run.load()
 
 

@@ -1,4 +1,4 @@
-"""Parts end at once when one of them fails, or when nobody can see how they do."""
+"""All parts stop when one of them fails, or when their reports cannot be shown."""
 
 import errno
 from pathlib import Path

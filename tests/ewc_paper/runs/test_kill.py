@@ -1,4 +1,4 @@
-"""Killed at any moment, mid-checkpoint too, a run goes on and ends bit for bit the same."""
+"""A run killed at any moment, even in a checkpoint, is resumed and ends the same, bit for bit."""
 
 import itertools
 import multiprocessing
@@ -113,7 +113,7 @@ def test_killed_in_the_middle_of_a_checkpoint(
 
 @pytest.mark.slow
 def test_the_command_line_killed_at_random_moments(tmp_path: Path, data: Path, whole: Path) -> None:
-    """All of it: the parent is killed, its workers end with it, and --resume carries on."""
+    """All of it: the parent is killed, its workers end with it, and --resume continues."""
     run = ["run", "learning-curves", "--data", str(data), "--out", str(tmp_path / "run"), *FLAGS]
     options = ["--methods", "ewc", "--checkpoint-seconds", "0"]
     command = [sys.executable, "-m", "ewc_paper.cli", *run, *options]

@@ -1,4 +1,4 @@
-"""A learner with files of its own is told where to keep them, and saved when they need it."""
+"""What keeps files of its own is told where to keep them, and saved when they need it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,7 +66,7 @@ def test_a_checkpoint_is_written_as_soon_as_the_files_need_one(tmp_path: Path) -
     assert ring.saved == [4, 8, 10]
 
 
-def test_a_learner_without_files_is_saved_by_the_clock_alone(tmp_path: Path) -> None:
+def test_what_keeps_no_files_is_saved_by_the_clock_alone(tmp_path: Path) -> None:
     counter = Counter()
     assert not isinstance(counter, KeepsFiles)
     carry_on(counter, RunDirectory(tmp_path), checkpoint_seconds=1e9)

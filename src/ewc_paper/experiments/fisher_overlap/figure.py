@@ -1,4 +1,4 @@
-"""Figure 3C: the overlap of two tasks' Fishers by depth, a line a size of permuted square."""
+"""Figure 3C: the overlap of two tasks' Fishers by depth, one line per size of permuted square."""
 
 import math
 from collections import defaultdict
@@ -6,15 +6,27 @@ from pathlib import Path
 
 from rich.table import Table
 
-from ewc_paper.figures.seeds import mean_and_spread, plot_band
+from ewc_paper.experiments.accuracy_rows import accuracy_row
+from ewc_paper.experiments.view import Layout, StoredConfig
+from ewc_paper.figures.seeds import mean_and_deviation, plot_band
 from ewc_paper.figures.style import axes, save
 from ewc_paper.runs.directory import RunDirectory
+from ewc_paper.runs.schema import Check, integer, list_of, number, record
+
+
+def _row(run: StoredConfig, part: StoredConfig) -> Check:
+    overlap, accuracies = record(overlap=list_of(number(), 1)), accuracy_row(run, part)
+    return lambda row: overlap(row) if "overlap" in row else accuracies(row)
+
+
+LAYOUT = Layout(_row, part=record(square=integer(1)))
 
 MARKERS = "osD^v"
-Overlaps = dict[int, list[list[float]]]  # by square: for each seed, the overlap of every layer
+Overlaps = dict[int, list[list[float]]]  # by side of the square: one overlap per seed and layer
 
 
 def overlaps(run: RunDirectory) -> Overlaps:
+    """Return the overlaps of each square in the order of the options; NaN if a network diverged."""
     results: Overlaps = defaultdict(list)
     for part in run.parts():
         config = part.config()
@@ -27,7 +39,7 @@ def overlaps(run: RunDirectory) -> Overlaps:
 
 
 def _squares(run: RunDirectory) -> list[int]:
-    """The sides of the squares in the order of the options."""
+    """Sides of the squares in the order of the options."""
     found = sorted({part.config()["square"] for part in run.parts()})
     return list(run.config().get("squares", found))
 
@@ -45,11 +57,11 @@ def draw(run: RunDirectory) -> list[Path]:
             layers,
             values,
             color=gray,
-            label=f"{square}×{square} permuted",
+            label=f"{square}×{square} pixels permuted",
             marker=MARKERS[rank % len(MARKERS)],
             markersize=5,
         )
-    ax.set_ylim(0, 1.03)  # room for a marker at 1
+    ax.set_ylim(0, 1.03)  # a marker at 1 is drawn whole
     ax.set_xlabel("layer, from the input to the output")
     ax.set_ylabel("Fisher overlap")
     ax.legend(frameon=False, loc="lower right")
@@ -57,15 +69,15 @@ def draw(run: RunDirectory) -> list[Path]:
 
 
 def table(run: RunDirectory) -> Table:
-    """The overlap of each layer, a column a square."""
+    """The overlap in each layer, one column per square."""
     results = overlaps(run)
-    table = Table("layer", title="overlap of the Fishers of the tasks, in %")
+    table = Table("layer", title="Fisher overlap of the tasks in %, by permuted square")
     for square in results:
         table.add_column(f"{square}×{square}", justify="right")
     depth = max((len(values[0]) for values in results.values()), default=0)
     for layer in range(depth):
         cells = [
-            mean_and_spread([100 * one[layer] for one in values]) for values in results.values()
+            mean_and_deviation([100 * one[layer] for one in values]) for values in results.values()
         ]
         table.add_row(str(layer + 1), *cells)
     return table

@@ -1,6 +1,7 @@
-"""Clips of the agents at play: a GIF a game, the arms side by side."""
+"""Clips of the agents playing: one GIF per game, the arms side by side."""
 
 import io
+import zipfile
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,48 +10,73 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from ewc_paper.errors import RunError
 from ewc_paper.experiments.games.data import Network
-from ewc_paper.figures.names import ARMS
+from ewc_paper.figures.names import ARM_LABELS
 from ewc_paper.runs.files import replace_file
 
-SIDE = 168  # pixels, about; frames are enlarged by a whole number
-CAPTION = 14
-MILLISECONDS = 70  # an agent step lasts four frames of a sixtieth of a second
+CLIP_FILES = "clips/*.npz"  # in the directory of a network
+SIDE = 168  # width of a picture in pixels, about: frames are enlarged by a whole number
+CAPTION_HEIGHT = 14
+GAP = 4  # pixels between two pictures
+MILLISECONDS = 70  # per picture: an agent step is four frames of 1/60 second
 
-Frames = NDArray[np.uint8]  # [t, height, width]
+Frames = NDArray[np.uint8]  # (time, height, width)
+
+
+def check_clip(file: Path) -> None:
+    """Raise RunError if a file does not hold the frames of a clip."""
+    try:
+        frames = np.load(file)["frames"]
+    except (OSError, ValueError, LookupError, EOFError, zipfile.BadZipFile) as error:
+        raise RunError(f"{file} is damaged: expected frames, got {error}") from error
+    if frames.ndim != 3 or frames.dtype != np.uint8 or frames.size == 0:
+        raise RunError(
+            f"{file} is damaged: expected gray frames (time, height, width), got {frames.dtype} "
+            f"of shape {frames.shape}"
+        )
 
 
 def draw_clips(networks: Sequence[Network], directory: Path) -> list[Path]:
-    """One GIF a game, from the clips of the first network of each arm that has one."""
-    clips: dict[str, dict[str, Frames]] = defaultdict(dict)
+    """Write one GIF per game, with the first network of each arm that has a clip of it."""
+    clips: dict[str, dict[str, Frames]] = defaultdict(dict)  # by game, by arm
     for network in networks:
-        for file in sorted(network.path.glob("clips/*.npz")):
+        for file in sorted(network.path.glob(CLIP_FILES)):
             if network.arm not in clips[file.stem]:
                 clips[file.stem][network.arm] = np.load(file)["frames"]
-    return [_write(directory / f"{game}.gif", arms) for game, arms in sorted(clips.items())]
+    return [_write_gif(directory / f"{game}.gif", arms) for game, arms in sorted(clips.items())]
 
 
-def _write(file: Path, arms: dict[str, Frames]) -> Path:
-    """An episode that is over stands still until the longest is."""
+def _write_gif(file: Path, arms: dict[str, Frames]) -> Path:
+    """Write the clips of the arms; the last frame of a shorter clip is shown until the end."""
     length = max(len(frames) for frames in arms.values())
     pictures = [
         _side_by_side({arm: frames[min(step, len(frames) - 1)] for arm, frames in arms.items()})
         for step in range(length)
     ]
     content = io.BytesIO()
-    look = {"save_all": True, "append_images": pictures[1:], "duration": MILLISECONDS, "loop": 0}
-    pictures[0].save(content, "GIF", **look)
+    pictures[0].save(
+        content,
+        "GIF",
+        save_all=True,
+        append_images=pictures[1:],
+        duration=MILLISECONDS,
+        loop=0,  # for ever
+    )
     return replace_file(file, content.getvalue())
 
 
 def _side_by_side(frames: dict[str, Frames]) -> Image.Image:
-    factor = max(1, SIDE // next(iter(frames.values())).shape[-1])
-    height, width = (factor * side for side in next(iter(frames.values())).shape[-2:])
-    picture = Image.new("L", (len(frames) * (width + 4) - 4, height + CAPTION), 40)
+    """Draw one frame per arm, each with its caption above."""
+    frame_height, frame_width = next(iter(frames.values())).shape
+    factor = max(1, SIDE // frame_width)
+    height, width = factor * frame_height, factor * frame_width
+    size = (len(frames) * (width + GAP) - GAP, height + CAPTION_HEIGHT)
+    picture = Image.new("L", size, color=40)
     draw = ImageDraw.Draw(picture)
     for number, (arm, frame) in enumerate(frames.items()):
-        left = number * (width + 4)
+        left = number * (width + GAP)
         enlarged = frame.repeat(factor, 0).repeat(factor, 1)
-        picture.paste(Image.fromarray(enlarged), (left, CAPTION))
-        draw.text((left + 3, 1), ARMS[arm], fill=230)
+        picture.paste(Image.fromarray(enlarged), (left, CAPTION_HEIGHT))
+        draw.text((left + 3, 1), ARM_LABELS[arm], fill=230)
     return picture

@@ -1,26 +1,27 @@
 """The measurements of a run of games, as its figures and its table need them.
 
-A network is tested on all its games before training and after every segment of its schedule, so
-`tests[k]` comes after k segments. Scores in `normalized` are 0 for random and 1 for human play.
+A network is tested on all its games before training and after each segment of its schedule, so
+`tests[k]` was measured after k segments. A normalized score is 0 for a random player and 1 for the
+reference (`games.scores`).
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ewc_paper.figures.names import ARMS, in_order
-from ewc_paper.runs.directory import Row, RunDirectory
+from ewc_paper.figures.names import ARM_LABELS, in_order
+from ewc_paper.runs.directory import MetricsRow, RunDirectory
 
-HARDLY_LEARNED = 0.05  # a game whose normalised score rose by less has nothing to keep
+MIN_LEARNED = 0.05  # a game whose normalized score rose by less was not learned
 
 
 @dataclass(frozen=True)
 class Network:
-    """One network of a run: how it learned, and what was measured."""
+    """One network of a run: how it was trained, and what was measured."""
 
     path: Path
     arm: str
@@ -28,24 +29,29 @@ class Network:
     games: list[str]
     schedule: list[str]
     settings: dict[str, Any]
-    tests: list[Row]
-    training: list[Row]
+    tests: list[MetricsRow]
+    training: list[MetricsRow]
+
+    @property
+    def finished(self) -> bool:
+        """Whether it was tested after the last segment."""
+        return len(self.tests) > len(self.schedule)
 
 
 @dataclass(frozen=True)
-class Return:
-    """How a game is played just before it comes back, against how it was when it was left."""
+class Revisit:
+    """How a game is played just before it is trained again, compared with when it was last left."""
 
     game: str
-    kept: float | None  # fraction of what was gained since the start; None if nothing was
+    kept: float | None  # fraction of what had been learned; None if nothing had
     agreement: float | None  # fraction of states in which the greedy action is the same
-    regret: float | None  # value that the changed greedy actions cost, on average
+    regret: float | None  # mean stored value lost by the greedy actions that have changed
 
 
-def read(run: RunDirectory) -> list[Network]:
-    """All networks of the run that have begun, by arm in the order of the options."""
+def read_networks(run: RunDirectory) -> list[Network]:
+    """Read all networks that have started, sorted by arm in the order of the options."""
     networks = [_read(part) for part in run.parts()]
-    order = list(in_order(ARMS, run.config().get("arms", [])))
+    order = list(in_order(ARM_LABELS, run.config().get("arms", [])))
     return sorted((one for one in networks if one.tests), key=lambda one: order.index(one.arm))
 
 
@@ -60,8 +66,8 @@ def _read(part: RunDirectory) -> Network:
     )
 
 
-def together(networks: Sequence[Network]) -> dict[str, list[Network]]:
-    """The networks that learn all games, by arm."""
+def continual_networks(networks: Sequence[Network]) -> dict[str, list[Network]]:
+    """Return the networks that learn all games one after another, by arm."""
     arms: dict[str, list[Network]] = defaultdict(list)
     for network in networks:
         if network.arm != "single":
@@ -69,22 +75,31 @@ def together(networks: Sequence[Network]) -> dict[str, list[Network]]:
     return dict(arms)
 
 
-def total(test: Row) -> float:
-    """The sum over games of the normalised score, clipped at 1 a game."""
-    return sum(min(1.0, float(score)) for score in test["normalized"].values())
+def clipped_total(scores: Iterable[float]) -> float:
+    """Sum normalized scores, one per game, each clipped at 1 from above."""
+    return sum(min(1.0, float(score)) for score in scores)
 
 
-def totals(networks: Sequence[Network]) -> tuple[list[float], list[list[float]]]:
-    """The steps of the tests that all networks have come to, and the total of each at them."""
+def total(test: MetricsRow) -> float:
+    """Return the clipped total of a test."""
+    return clipped_total(test["normalized"].values())
+
+
+def total_curves(networks: Sequence[Network]) -> tuple[list[float], list[list[float]]]:
+    """Return the agent steps of the tests that all networks have reached, and all their totals."""
     reached = min(len(network.tests) for network in networks)
     steps = np.mean([[test["step"] for test in one.tests[:reached]] for one in networks], axis=0)
     return steps.tolist(), [[total(test) for test in one.tests[:reached]] for one in networks]
 
 
 def ceiling(networks: Sequence[Network], learner: Network) -> list[float] | None:
-    """The totals of one network a game, each trained as long as `learner` has been on its game."""
-    singles = {game: one.tests for game, one in _singles(networks, learner.seed).items()}
-    values = []
+    """Return the totals of one network per game, after each segment of the learner's schedule.
+
+    Each network is taken when it has been trained on its game for as long as the learner. None if
+    one of them has not come that far.
+    """
+    singles = {game: one.tests for game, one in _single_networks(networks, learner.seed).items()}
+    totals = []
     for done in range(len(learner.schedule) + 1):
         visits = Counter(learner.schedule[:done])
         scores = []
@@ -92,45 +107,47 @@ def ceiling(networks: Sequence[Network], learner: Network) -> list[float] | None
             if len(singles.get(game, [])) <= visits[game]:
                 return None
             scores.append(singles[game][visits[game]]["normalized"][game])
-        values.append(sum(min(1.0, score) for score in scores))
-    return values
+        totals.append(clipped_total(scores))
+    return totals
 
 
-def gain(networks: Sequence[Network], learner: Network) -> float | None:
-    """The sum over games of what was learned by the end, 1 being what a network of its own learned.
+def total_learned(networks: Sequence[Network], learner: Network) -> float | None:
+    """Return how much was learned by the end, relative to one network per game.
 
-    None where such a network has not learned its game. Clipped at 1 a game, like the total. Where
-    episodes are cut short a human's score is out of reach, and this tells more.
+    A game counts 0 if it is played as before training, and 1 if it is played as by a network that
+    learned it alone; this is clipped at 1 and summed over the games, like the total score. If
+    episodes are cut short, human scores are out of reach, and this measure tells more. None if a
+    network has not finished, or if a game was not learned even alone.
     """
-    if len(learner.tests) <= len(learner.schedule):
+    if not learner.finished:
         return None
-    singles = _singles(networks, learner.seed)
-    gains: list[float] = []
+    singles = _single_networks(networks, learner.seed)
+    learned: list[float] = []
     for game in learner.games:
         single = singles.get(game)
-        if single is None or len(single.tests) <= len(single.schedule):
+        if single is None or not single.finished:
             return None
         start, end = (single.tests[place]["normalized"][game] for place in (0, -1))
-        if end - start < HARDLY_LEARNED:
+        if end - start < MIN_LEARNED:
             return None
         now = learner.tests[-1]["normalized"][game]
-        gains.append(min(1.0, float(now - start) / (end - start)))
-    return sum(gains)
+        learned.append(float(now - start) / (end - start))
+    return clipped_total(learned)
 
 
-def _singles(networks: Sequence[Network], seed: int) -> dict[str, Network]:
-    """By game, the network of this seed that learned it alone."""
+def _single_networks(networks: Sequence[Network], seed: int) -> dict[str, Network]:
+    """Return the networks of this seed that learned one game alone, by game."""
     return {one.games[0]: one for one in networks if one.arm == "single" and one.seed == seed}
 
 
-def second_half(network: Network) -> float | None:
-    """The mean total of the tests after segments of the second half: those of second visits."""
+def second_half_total(network: Network) -> float | None:
+    """Return the mean total of the tests after segments in the second half of the schedule."""
     later = [total(test) for test in network.tests if 2 * test["segment"] > len(network.schedule)]
     return float(np.mean(later)) if later else None
 
 
-def returns(network: Network) -> list[Return]:
-    """Every time that a game comes back after others were trained."""
+def revisits(network: Network) -> list[Revisit]:
+    """Return every time that a game is trained again after others were trained in between."""
     tests, found = network.tests, []
     for segment, game in enumerate(network.schedule[: len(tests)]):
         earlier = [place for place in range(segment) if network.schedule[place] == game]
@@ -138,15 +155,16 @@ def returns(network: Network) -> list[Return]:
             continue
         left, back = tests[earlier[-1] + 1], tests[segment]
         start, had, has = (test["normalized"][game] for test in (tests[0], left, back))
-        kept = (has - start) / (had - start) if had - start >= HARDLY_LEARNED else None
-        found.append(Return(game, kept, back["agreement"].get(game), back["regret"].get(game)))
+        kept = (has - start) / (had - start) if had - start >= MIN_LEARNED else None
+        found.append(Revisit(game, kept, back["agreement"].get(game), back["regret"].get(game)))
     return found
 
 
-def curve(network: Network, game: str) -> tuple[list[float], list[float]]:
-    """Raw scores over steps in the game: after each of its segments, and just before it returns.
+def score_curve(network: Network, game: str) -> tuple[list[float], list[float]]:
+    """Return raw scores over the agent steps in a game.
 
-    Both have the same steps in the game, so what is forgotten in between is a vertical fall.
+    There is one after each segment of the game, and one just before it is trained again. Both have
+    the same number of steps in the game, so what was forgotten in between is a vertical drop.
     """
     scores: dict[float, list[float]] = defaultdict(list)
     for test in network.tests:

@@ -12,7 +12,7 @@ import pytest
 
 from ewc_paper.cli import main
 from ewc_paper.errors import RunError
-from ewc_paper.experiments.games.data import read
+from ewc_paper.experiments.games.data import read_networks
 from ewc_paper.experiments.games.run import POOL, Games
 from ewc_paper.experiments.view import view_of
 from ewc_paper.games.config import RECOGNIZER, AgentConfig
@@ -139,9 +139,9 @@ def test_the_paper_preset_runs_from_end_to_end_with_tiny_counts(tmp_path: Path) 
         directory = run.part(part.name)
         directory.start(part.config)
         carry_on(part.make(part.config), directory)
-    arms = {one.arm for one in read(run)}
+    arms = {one.arm for one in read_networks(run)}
     assert arms == {"plain", "ewc-labels", "ewc-fmn", "single"}
-    for network in read(run):
+    for network in read_networks(run):
         assert [test["segment"] for test in network.tests] == list(range(len(network.schedule) + 1))
         assert network.tests[-1]["step"] == 32 * len(network.schedule)
         assert {len(scores) for scores in network.tests[-1]["scores"].values()} == {1}

@@ -1,0 +1,63 @@
+"""Curves of a run of games: arms in the order given, and legends that look like the lines."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.lines import Line2D
+from support.game_runs import STEPS, make_games, write_network
+
+from ewc_paper.experiments.games import curves
+from ewc_paper.experiments.games.data import read_networks
+from ewc_paper.figures.names import ARM_LABELS
+from ewc_paper.runs.directory import RunDirectory
+
+GAMES = ["Pong", "Krull"]
+
+
+@pytest.mark.parametrize(("arm", "title", "points"), [("plain", "", 0), ("ewc-labels", "EWC", 3)])
+def test_the_schedule_shows_protection_only_where_there_is_any(
+    arm: str, title: str, points: int, tmp_path: Path, drawn: Any
+) -> None:
+    run = RunDirectory(tmp_path)
+    run.start({"experiment": "games"})
+    write_network(run, arm, arm, 0, GAMES, [*GAMES, "Pong"], kept=0.5)
+    curves.draw_schedule(read_networks(run), tmp_path / "schedule.png")
+    (ax,) = drawn.panels["schedule"]
+    assert title in ax.get_title(loc="left")
+    assert bool(title) == bool(ax.get_title(loc="left"))
+    assert len(ax.lines) == points
+
+
+def test_the_schedule_has_one_bar_per_segment(tmp_path: Path, drawn: Any) -> None:
+    curves.draw_schedule(read_networks(make_games(tmp_path)), tmp_path / "schedule.png")
+    (ax,) = drawn.panels["schedule"]
+    bars = [(bar.get_x(), bar.get_y() + bar.get_height() / 2) for bar in ax.patches]
+    assert bars == [(0, 0), (STEPS, 1), (2 * STEPS, 1), (3 * STEPS, 0)]
+
+
+def look(line: Any) -> tuple[str, Any]:
+    assert isinstance(line, Line2D)
+    return to_hex(line.get_color()), line._unscaled_dash_pattern
+
+
+def test_the_legend_looks_like_the_lines(tmp_path: Path, drawn: Any) -> None:
+    curves.draw_by_game(read_networks(make_games(tmp_path)), tmp_path / "games.png")
+    for ax in drawn.panels["games"]:
+        assert [look(line) for line in ax.lines] == [look(line) for line in drawn.handles]
+    assert len({str(look(line)[1]) for line in drawn.handles}) == len(ARM_LABELS)
+
+
+@pytest.mark.parametrize("arms", [("single", "ewc-fmn", "plain"), ("plain", "single", "ewc-fmn")])
+def test_arms_are_in_the_order_given(arms: tuple[str, ...], tmp_path: Path, drawn: Any) -> None:
+    run = RunDirectory(tmp_path)
+    run.start({"experiment": "games", "arms": list(arms)})
+    for arm in arms[::-1]:
+        for name in GAMES if arm == "single" else ["all"]:
+            own = [name] if arm == "single" else GAMES
+            write_network(run, f"{arm}-{name}", arm, 0, own, own, kept=0.5)
+    names = [ARM_LABELS[arm] for arm in arms]
+    curves.draw_totals(read_networks(run), tmp_path / "total.png")
+    curves.draw_by_game(read_networks(run), tmp_path / "games.png")
+    assert drawn.legends == {"total": names, "games": names}
