@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # Into the environment that the target's stamp lies in.
 PIP = $(@D)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: help demo test check format bench fuzz clean
+.PHONY: help demo test check format docs bench fuzz clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ format: $(VENV)/.dev ## format the code and mend what lint can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/.docs ## build the documentation into site/, and fail on broken links
+	$(BIN)/python -m mkdocs build --strict --quiet
+
 bench: $(BENCH)/.bench ## measure the Fisher, the pull and the training loop beside other libraries
 	$(BENCH)/bin/python -m benchmarks $(ONLY)
 
@@ -35,7 +38,7 @@ fuzz: $(VENV)/.dev ## random models and memory programs beside slow references (
 	cd tests && ../$(BIN)/python -m fuzz $(FUZZ)
 
 clean: ## remove environments and caches; runs are kept
-	rm -rf $(VENV) $(BENCH) .venv-versions .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) .venv-versions site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # Two distributions: the library at the root, the paper in src/ewc_paper.
 $(VENV)/.core $(BENCH)/.core: pyproject.toml src/ewc_paper/pyproject.toml constraints.txt
@@ -47,6 +50,10 @@ $(VENV)/.core $(BENCH)/.core: pyproject.toml src/ewc_paper/pyproject.toml constr
 
 $(VENV)/.dev: $(VENV)/.core
 	$(PIP) --editable '.[dev]' --editable 'src/ewc_paper[games,tensorboard]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.core
+	$(PIP) --editable '.[docs]'
 	@touch $@
 
 $(BENCH)/.bench: $(BENCH)/.core

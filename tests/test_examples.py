@@ -22,6 +22,10 @@ def test_the_readme_prints_the_example_file() -> None:
     assert readme_example() == code
 
 
+def test_the_start_page_prints_the_example_file_too() -> None:
+    assert readme_example() in (ROOT / "docs" / "index.md").read_text()
+
+
 def accuracies(script: Path, capsys: pytest.CaptureFixture[str]) -> list[float]:
     torch.manual_seed(0)
     runpy.run_path(str(script))

@@ -1,0 +1,21 @@
+"""Fails the build of the site if a page would load anything from a server when it is viewed."""
+
+import re
+from typing import Any
+
+from mkdocs.exceptions import PluginError
+
+# Links that a reader may follow are fine; what a browser loads by itself is not.
+LOADED = re.compile(
+    r"""<(?:script|img|iframe|source|video)\b[^>]*\bsrc=["']?(?:https?:)?//[^\s"'>]+"""
+    r"""|<link\b(?=[^>]*\brel=["']?(?:stylesheet|preconnect|preload|icon))"""
+    r"""[^>]*\bhref=["']?(?:https?:)?//[^\s"'>]+""",
+    re.IGNORECASE,
+)
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Called by MkDocs with the finished HTML of every page."""
+    if found := LOADED.search(output):
+        raise PluginError(f"{page.file.src_uri} would load from a server: {found.group(0)}")
+    return output
