@@ -180,7 +180,6 @@ class EWC:
             >>> memory = ewc.EWC(model, strength=100.0)
             >>> memory.anchor(1.0)
             >>> loss = model(torch.randn(8, 4)).square().mean() + memory.penalty()
-            >>> loss.backward()
         """
         if torch.is_grad_enabled():  # without gradients it is only displayed, and pulls on nothing
             self._fingerprint = None

@@ -94,7 +94,7 @@ def _overwritten(rng: random.Random, s: State) -> State:
 
 
 def _within(rng: random.Random, s: State) -> State:
-    """Positions rolled, turned round, or gated by their neighbours."""
+    """Positions rolled, turned round, or gated by their neighbors."""
     at = s.index("T")
     if at is None:
         return s

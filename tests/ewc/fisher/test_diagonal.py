@@ -29,12 +29,12 @@ def test_labels_of_minus_100_are_ignored() -> None:
     y[0, 2:] = y[1] = y[3, 0] = -100
     for kind, labels in (("empirical", the_target), ("exact", EXACT["categorical"])):
         expected = batch_of_one_fisher(
-            model, (x,), y, labels if kind == "empirical" else only_labelled
+            model, (x,), y, labels if kind == "empirical" else only_labeled
         )
         assert_equal_fishers(ewc.fisher_diagonal(model, [(x, y)], kind=kind), expected)
 
 
-def only_labelled(output: Tensor, target: Tensor) -> list[tuple[float, Tensor]]:
+def only_labeled(output: Tensor, target: Tensor) -> list[tuple[float, Tensor]]:
     kept = target.reshape(-1) != -100
     return [(w, y) for w, y in EXACT["categorical"](output, target) if kept[y != -100].all()]
 

@@ -26,21 +26,21 @@ def check(model: nn.Module, *batches: Inputs) -> None:
     """
     torch.manual_seed(1)
     model = model.double().eval()
-    labelled = []
+    labeled = []
     for batch in batches:
         inputs = tuple(x.double() if x.is_floating_point() else x for x in batch)
         with torch.no_grad():
             outputs = model(*inputs)
-        labelled.append((inputs, torch.randint(outputs.shape[-1], outputs.shape[:-1])))
-    total = sum(targets.numel() for _, targets in labelled)
+        labeled.append((inputs, torch.randint(outputs.shape[-1], outputs.shape[:-1])))
+    total = sum(targets.numel() for _, targets in labeled)
     expected = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
-    for inputs, targets in labelled:
+    for inputs, targets in labeled:
         one = batch_of_one_fisher(model, inputs, targets, the_target)
         for name, fisher in one.items():
             expected[name] += fisher * targets.numel() / total
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        actual = ewc.fisher_diagonal(model, labelled, kind="empirical")
+        actual = ewc.fisher_diagonal(model, labeled, kind="empirical")
     assert_equal_fishers(actual, expected)
 
 
