@@ -8,7 +8,7 @@ import numpy as np
 from ewc_paper.runs.directory import Row, RunDirectory
 
 STEPS = 1000
-ROWS = 4  # of training, per segment
+ROWS = 4  # of training, a segment
 
 
 def write_network(
@@ -47,7 +47,7 @@ def rows(games: Sequence[str], schedule: Sequence[str], kept: float, level: floa
 
 
 def training_row(games: Sequence[str], schedule: Sequence[str], segment: int, number: int) -> Row:
-    """The recognizer takes the first tenth of a segment's first row for the game before."""
+    """The recogniser takes the first tenth of a segment's first row for the game before."""
     steps, game = STEPS // ROWS, schedule[segment]
     context, before = (str(games.index(schedule[max(0, at)])) for at in (segment, segment - 1))
     late = steps // 10 if number == 1 and before != context else 0
