@@ -64,7 +64,7 @@ class CappedRMSProp(Optimizer):
 
 
 def _roots(group: Group, squares: list[Tensor], means: list[Tensor]) -> list[Tensor]:
-    """Return √(v − m² + ε²)."""
+    """√(v − m² + ε²)."""
     roots = list(torch._foreach_addcmul(squares, means, means, value=-1))
     torch._foreach_clamp_min_(roots, 0.0)  # rounding can make them negative
     torch._foreach_add_(roots, (group["lr"] / group["max_lr"]) ** 2)
