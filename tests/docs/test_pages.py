@@ -1,7 +1,7 @@
 """What the pages say about the code is so: links, paths, public names and quoted warnings.
 
-Links between pages, and to headings, are checked by `mkdocs build --strict` in `make docs` too; here
-they are checked without it, and those of the pages outside docs/ as well.
+`make docs` checks the links between pages and to headings too (`mkdocs build --strict`); here they
+are checked without it, and those of the pages outside docs/ as well.
 """
 
 import ast
