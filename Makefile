@@ -29,7 +29,8 @@ format: $(VENV)/.dev ## format the code and mend what lint can mend
 	$(BIN)/ruff format .
 
 docs: $(VENV)/.docs ## build the documentation into site/, and fail on broken links
-	$(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo 'the documentation is in site/index.html'
 
 bench: $(BENCH)/.bench ## measure the Fisher, the pull and the training loop beside other libraries
 	$(BENCH)/bin/python -m benchmarks $(ONLY)

@@ -79,7 +79,7 @@ def test_the_benchmarks_after_the_tests_have_an_environment_of_their_own(clone: 
 def test_the_documentation_is_built_in_the_environment_of_the_tests(clone: Path) -> None:
     calls = make(clone, "docs")
     assert installed(calls)[-1] == (".venv", ".[docs]")
-    assert calls[-1] == ".venv/bin/python -m mkdocs build --strict --quiet"
+    assert calls[-1] == ".venv/bin/python -m mkdocs build --strict"
 
 
 def test_one_part_of_the_benchmarks_can_be_asked_for(clone: Path) -> None:

@@ -92,29 +92,25 @@ def _run_parts(
     run: "RunDirectory", parts: "Sequence[Part]", running: Running, *, tensorboard: bool
 ) -> None:
     """Run all parts to their ends and show how far they are."""
-    from ewc_paper.games.replay import ReplayError
     from ewc_paper.live.progress import display
     from ewc_paper.live.tensorboard import Events, NoEvents
     from ewc_paper.runs.engine import run_parts
 
     events = Events(run.path / "tensorboard") if tensorboard else NoEvents()
     terminal = console()
-    try:
-        with run.locked(), display([part.name for part in parts], terminal) as shown:
+    with run.locked(), display([part.name for part in parts], terminal) as shown:
 
-            def tell(report: "Report") -> None:
-                shown(report)
-                events(report)
+        def tell(report: "Report") -> None:
+            shown(report)
+            events(report)
 
-            run_parts(
-                run,
-                parts,
-                workers=min(running.workers, len(parts)),
-                checkpoint_seconds=running.checkpoint_seconds,
-                show=tell,
-            )
-    except (ReplayError, FloatingPointError) as error:
-        raise RunError(str(error)) from error
+        run_parts(
+            run,
+            parts,
+            workers=min(running.workers, len(parts)),
+            checkpoint_seconds=running.checkpoint_seconds,
+            show=tell,
+        )
 
 
 def _plan(options: argparse.Namespace) -> "tuple[RunDirectory, Experiment]":

@@ -7,7 +7,7 @@ To add an experiment called `my-figure`:
    its `presets` their values at each scale, and `_parts` yields the learners to run.
 2. `my_figure/figure.py`: the functions `draw` and `table` (see `view.View`), which read the run
    directory alone.
-3. An entry in the table below, and one in `check.LAYOUTS` on what the figure reads.
+3. An entry in the table below.
 
 Experiments are imported when they are asked for: all of them need torch, which takes seconds to
 import, and `ewc --help` and `ewc list` do not.

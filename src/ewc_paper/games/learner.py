@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ewc_paper.errors import RunError
 from ewc_paper.games.agent import Agent
 from ewc_paper.games.arms import ARMS
 from ewc_paper.games.config import AgentConfig
@@ -194,7 +195,7 @@ class ContinualLearner:
         for _ in range(self.clock.times_due(config.update_every)):
             loss = self.agent.learn(replay.sample(config.batch_size, self.random))
             if not math.isfinite(loss):
-                raise FloatingPointError(
+                raise RunError(
                     f"the agent diverged: its loss is {loss} after {self.clock.agent_steps} steps; "
                     "choose a smaller --lr or --strength"
                 )

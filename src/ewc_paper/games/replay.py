@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ewc_paper.errors import RunError
+
 # How a frame connects to the frame of the previous row: it continues the episode, it is the first
 # of an episode, or rows are missing in between.
 CONTINUES, STARTS, GAP = 0, 1, 2
@@ -43,7 +45,7 @@ class Transitions(NamedTuple):
     discounts: NDArray[np.float32]  # [n], γ to the power of n_step, 0 if the game ended
 
 
-class ReplayError(RuntimeError):
+class ReplayError(RunError):
     """The file of a replay memory does not contain what was written to it."""
 
 

@@ -31,7 +31,7 @@ def test_a_part_knows_the_disk_space_and_the_files_of_its_replay_memories() -> N
     config = Games.preset("quick").part_config("plain", 0, [game], [game, game])
     part = make_part("name", config, lambda config: None)  # type: ignore[arg-type,return-value]
     assert part.disk_bytes == replay_bytes(AgentConfig(**config["settings"]), [game, game]) > 0
-    assert part.scratch == ("replay-*.rows",)
+    assert part.temporary_files == ("replay-*.rows",)
 
 
 @pytest.mark.parametrize("games", [("Pong", "Boxing"), ("minatar/breakout",), ()])
