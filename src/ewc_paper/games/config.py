@@ -1,6 +1,6 @@
 """Every number of the agent, in one place.
 
-Most defaults are the paper's; docs/experiments/games.md lists where they deviate.
+Most defaults are the paper's; docs/games.md lists where they deviate.
 
 Each group of options is a dataclass; `AgentConfig` is all of them, and an experiment inherits the
 groups that it uses. The recognizer's group is the library's `RecognizerConfig`.
