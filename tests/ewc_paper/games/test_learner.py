@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ewc_paper.errors import RunError
 from ewc_paper.games.learner import make_continual
+from ewc_paper.games.replay import ReplayError
 from ewc_paper.runs.checkpoint import load_checkpoint
 from ewc_paper.runs.directory import RunDirectory
 from ewc_paper.runs.loop import carry_on
@@ -323,5 +324,5 @@ def test_a_replay_file_cut_short_is_noticed(tmp_path: Path) -> None:
     os.truncate(file, file.stat().st_size - 1)
     learner = make_continual(options)
     learner.keep_in(tmp_path)
-    with pytest.raises(RuntimeError, match="cut short"):
+    with pytest.raises(ReplayError, match="cut short"):
         learner.load_state_dict(run.load() or {})
