@@ -12,8 +12,9 @@ SOURCE = Path(__file__).parents[1] / "src"
 # The rooms of each package, from the lowest to the highest. A room imports from those before it.
 ROOMS = {
     "ewc": (
-        *("warnings", "parameters", "fisher", "wells", "ready_fisher", "serialization"),
-        *("step_size", "pull_checks", "pull", "memory", "perturbation", "recognition", "__init__"),
+        *("dtypes", "warnings", "parameters", "fisher", "wells", "task_wells", "ready_fisher"),
+        *("serialization", "pull_state", "step_size", "pull_checks", "pull", "attachments"),
+        *("memory", "perturbation", "recognition", "__init__"),
     ),
     "ewc_paper": (
         *("__init__", "errors", "seeding", "terminal", "options", "runs", "mnist", "games"),

@@ -1,9 +1,10 @@
-"""Elastic weight consolidation: a task is remembered as a quadratic well around its solution.
+"""Elastic weight consolidation for PyTorch: learn task after task without forgetting.
 
-The public surface: `EWC` is the memory and its pull on an optimizer, `fisher_diagonal` says how
-much each weight matters to a task, `fisher_overlap` how much two tasks rely on the same weights,
-`perturbed` adds noise to the weights to show how sensitive they are, and `ForgetMeNot` recognizes
-which task an observation belongs to.
+- `EWC` is the memory of the tasks learned so far, and its pull on an optimizer.
+- `fisher_diagonal` computes how much each weight matters to a task.
+- `fisher_overlap` compares two tasks: do they rely on the same weights?
+- `perturbed` adds noise to the weights, to show how sensitive they are.
+- `ForgetMeNot` recognizes which task an observation belongs to.
 """
 
 from ewc.fisher import fisher_diagonal, fisher_overlap, fisher_overlap_by_layer

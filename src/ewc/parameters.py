@@ -1,7 +1,7 @@
-"""Which weights: parameters chosen by name, the same way for the Fisher, the memory and the noise.
+"""Selecting parameters by name, in the same way for the Fisher, the memory and the noise.
 
-Names are those of `named_parameters()` of the model itself, without the prefixes that wrappers add;
-a tied parameter appears once, under its first name.
+Names are those of `named_parameters()` of the model itself, without the prefixes that wrappers add.
+A tied parameter appears once, under its first name.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,22 +28,30 @@ def unwrap(model: nn.Module) -> nn.Module:
 def select_parameters(
     model: nn.Module, parameters: ParameterSelection = None
 ) -> dict[str, nn.Parameter]:
-    """Return the trainable parameters of `model` that `parameters` names.
+    """Return the trainable parameters of `model` that are selected, by name.
 
-    `parameters` is None (all of them), a glob pattern, several patterns, or a function of the name.
-    A pattern that starts with "!" leaves its matches out, and alone means "all but these".
     Parameters with `requires_grad=False` are never selected.
 
-        select_parameters(model, "body.*")
-        select_parameters(model, ["body.*", "!*.bias"])
-        select_parameters(model, "!head.*")
+    Args:
+        model: any module.
+        parameters: None (all parameters), a glob pattern, several patterns, or a function of the
+            name. A pattern that starts with "!" excludes its matches; without any other pattern
+            it means "all but these".
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2))
+        >>> list(select_parameters(model, ["0.*", "!*.bias"]))
+        ['0.weight']
+        >>> list(select_parameters(model, "!0.*"))
+        ['1.weight', '1.bias']
     """
     parameters = as_reusable(parameters)
     matching = matching_parameters(model, parameters)
     selected = {name: p for name, p in matching.items() if p.requires_grad}
     if isinstance(parameters, tuple):
         for pattern in parameters:
-            if _hits(pattern, matching) and not _hits(pattern, selected):
+            if _matches(pattern, matching) and not _matches(pattern, selected):
                 raise ValueError(
                     f"the pattern {pattern!r} matches only frozen parameters; "
                     "set requires_grad=True on them or leave the pattern out"
@@ -58,7 +66,7 @@ def select_parameters(
 def matching_parameters(
     model: nn.Module, parameters: ParameterSelection = None
 ) -> dict[str, nn.Parameter]:
-    """Return the parameters whose names match, frozen ones too."""
+    """Return the parameters whose names are selected, including frozen ones."""
     named = dict(unwrap(model).named_parameters())
     parameters = as_reusable(parameters)
     if parameters is None:
@@ -66,26 +74,49 @@ def matching_parameters(
     if callable(parameters):
         return {name: p for name, p in named.items() if parameters(name)}
     for pattern in parameters:
-        if not _hits(pattern.removeprefix("!"), named):
+        if not _matches(pattern.removeprefix("!"), named):
             closest = get_close_matches(pattern.removeprefix("!"), named, n=3, cutoff=0.0)
             raise ValueError(
                 f"the pattern {pattern!r} matches no parameter name; closest: {', '.join(closest)}"
             )
-    unwanted = [pattern[1:] for pattern in parameters if pattern.startswith("!")]
-    wanted = [pattern for pattern in parameters if not pattern.startswith("!")]
-    if unwanted and not wanted:
-        wanted = ["*"]
-    chosen = {name for pattern in wanted for name in _hits(pattern, named)}
-    left_out = {name for pattern in unwanted for name in _hits(pattern, named)}
-    return {name: p for name, p in named.items() if name in chosen - left_out}
+    excluding = [pattern[1:] for pattern in parameters if pattern.startswith("!")]
+    including = [pattern for pattern in parameters if not pattern.startswith("!")]
+    if excluding and not including:
+        including = ["*"]
+    included = {name for pattern in including for name in _matches(pattern, named)}
+    excluded = {name for pattern in excluding for name in _matches(pattern, named)}
+    return {name: p for name, p in named.items() if name in included - excluded}
+
+
+class ModelParameters:
+    """The parameters of one model, and the selection of those that matter.
+
+    They are read from the model at each call, because a model may grow or move.
+    """
+
+    def __init__(self, model: nn.Module, selection: ParameterSelection) -> None:
+        self.model = unwrap(model)
+        self._selection = as_reusable(selection)
+
+    def all(self) -> dict[str, nn.Parameter]:
+        """Return all parameters of the model, by name."""
+        return dict(self.model.named_parameters())
+
+    def matching(self) -> dict[str, nn.Parameter]:
+        """Return the selected parameters, including frozen ones."""
+        return matching_parameters(self.model, self._selection)
+
+    def selected(self) -> dict[str, nn.Parameter]:
+        """Return the selected parameters that are trainable."""
+        return select_parameters(self.model, self._selection)
 
 
 def as_reusable(parameters: ParameterSelection) -> tuple[str, ...] | Callable[[str], bool] | None:
-    """Return the selection in a form that can be asked again: one-shot iterables become tuples."""
+    """Return the selection in a form that can be used again: one-shot iterables become tuples."""
     if parameters is None or callable(parameters):
         return parameters
     return (parameters,) if isinstance(parameters, str) else tuple(parameters)
 
 
-def _hits(pattern: str, names: Iterable[str]) -> list[str]:
+def _matches(pattern: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if fnmatchcase(name, pattern)]

@@ -1,7 +1,8 @@
 """Noise on the weights, shaped by the Fisher or not: how sensitive is what was learned?
 
-The three shapes of the paper's figure on sensitivity. Whatever the shape, `scale` is the root mean
-square of the noise over all selected weights: equal scales are perturbations of equal size.
+These are the three shapes of the paper's figure on sensitivity. For every shape, `scale` is the
+root mean square of the noise over all selected weights, so that equal scales are perturbations of
+equal size.
 """
 
 import math
@@ -14,7 +15,7 @@ from torch import Generator, Tensor, nn
 from ewc.parameters import ParameterSelection, select_parameters
 from ewc.wells import check_precision
 
-Shape = Literal["uniform", "inverse-fisher", "nullspace"]
+NoiseShape = Literal["uniform", "inverse-fisher", "nullspace"]
 
 
 def perturbed(
@@ -22,27 +23,39 @@ def perturbed(
     fisher: Mapping[str, Tensor],
     scale: float,
     *,
-    shape: Shape = "uniform",
+    shape: NoiseShape = "uniform",
     damping: float = 1e-3,
     tolerance: float = 1e-6,
     parameters: ParameterSelection = None,
     generator: Generator | None = None,
 ) -> "Perturbation":
-    """Return a context manager in which the weights carry zero-mean Gaussian noise.
+    """Return a context manager in which Gaussian noise of mean zero is added to the weights.
 
-        noise = perturbed(model, fisher, 0.01, shape="inverse-fisher")
-        for observation in episode:
-            with noise:  # drawn anew at every entry; on leaving, the weights are back bit for bit
-                act(model(observation))
+    The noise is drawn at every entry. After the `with` block the weights are restored bit for bit.
+    The variance of a weight's noise is scaled so that its mean over the selected weights is
+    `scale`². Before that it is
 
-    The variance of a weight's noise is proportional to
+    - for `"uniform"`: 1, the same for all weights;
+    - for `"inverse-fisher"`: 1 / (F + λ), with λ = `damping` · (mean F);
+    - for `"nullspace"`: 1 where F <= `tolerance` · (mean F), and 0 elsewhere.
 
-    - `"uniform"`: 1, the same for all weights;
-    - `"inverse-fisher"`: 1 / (F + λ), with λ = `damping` · (mean F);
-    - `"nullspace"`: 1 where F <= `tolerance` · (mean F), and 0 elsewhere;
+    Args:
+        model: the model whose weights are perturbed.
+        fisher: a Fisher of the model, as `fisher_diagonal` returns it.
+        scale: root mean square of the noise.
+        shape: how the noise is distributed over the weights.
+        damping: for `"inverse-fisher"`.
+        tolerance: for `"nullspace"`.
+        parameters: which parameters to perturb; by default those in `fisher`.
+        generator: the source of the noise.
 
-    and scaled so that its mean over the selected weights is `scale`². Without `parameters`, these
-    are the weights that `fisher` knows.
+    Example:
+        >>> import torch, ewc
+        >>> model = torch.nn.Linear(4, 3)
+        >>> inputs = torch.randn(8, 4)
+        >>> fisher = ewc.fisher_diagonal(model, [inputs])
+        >>> with ewc.perturbed(model, fisher, 0.01, shape="inverse-fisher"):
+        ...     outputs = model(inputs)
     """
     if not (math.isfinite(scale) and scale >= 0):
         raise ValueError(f"expected a finite scale >= 0, got {scale}")
@@ -59,33 +72,39 @@ def perturbed(
 
 
 def noise_variance(
-    fisher: Mapping[str, Tensor], shape: Shape, damping: float, tolerance: float
+    fisher: Mapping[str, Tensor], shape: NoiseShape, damping: float, tolerance: float
 ) -> dict[str, Tensor]:
-    """Return the variance of each weight's noise, with mean 1 over all weights."""
+    """Return the variance of each weight's noise, with mean 1 over all weights; see `perturbed`."""
     mean_fisher = _mean(fisher)
     if shape == "uniform":
         variance = {name: torch.ones_like(f) for name, f in fisher.items()}
     elif shape == "inverse-fisher":
         if not (math.isfinite(damping) and damping > 0):
             raise ValueError(f"expected a finite damping > 0, got {damping}")
-        # Over (mean F) to stay in range; a Fisher that is zero everywhere makes all weights equal.
+        # In units of (mean F) to stay in range. If F is zero everywhere, all weights are equal.
         unit = mean_fisher or 1.0
         variance = {name: 1 / (f / unit + damping) for name, f in fisher.items()}
     elif shape == "nullspace":
         variance = {name: (f <= tolerance * mean_fisher).to(f) for name, f in fisher.items()}
     else:
-        raise ValueError(f"expected one of {get_args(Shape)}, got shape={shape!r}")
+        raise ValueError(f"expected one of {get_args(NoiseShape)}, got shape={shape!r}")
     mean_variance = _mean(variance)
     if mean_variance == 0:
         raise ValueError(
             f"the Fisher has no null space: no weight has F <= {tolerance} of the mean; "
-            "a larger tolerance may find some"
+            "try a larger tolerance"
         )
     return {name: v / mean_variance for name, v in variance.items()}
 
 
 class Perturbation:
-    """Noise of a given standard deviation a weight, drawn anew at every entry into `with`."""
+    """Noise on the weights, drawn again at every entry into the `with` block.
+
+    Args:
+        parameters: the parameters to perturb, by name.
+        deviation: the standard deviation of each weight's noise.
+        generator: the source of the noise.
+    """
 
     def __init__(
         self,
@@ -101,13 +120,15 @@ class Perturbation:
     @torch.no_grad()
     def __enter__(self) -> Self:
         if self._original is not None:
-            raise RuntimeError("this perturbation is on already; leave its `with` block first")
+            raise RuntimeError("this perturbation is already active; leave its `with` block first")
         noise = {name: self._draw(deviation) for name, deviation in self._deviation.items()}
         self._original = {name: p.detach().clone() for name, p in self._parameters.items()}
         try:
             for name, parameter in self._parameters.items():
                 parameter.copy_(parameter + noise[name])
-        except BaseException:  # an interrupt too: a `with` that was not entered is never left
+        except (
+            BaseException
+        ):  # also an interrupt: a `with` block that was not entered is never left
             self.__exit__()
             raise
         return self

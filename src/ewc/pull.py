@@ -1,9 +1,19 @@
-"""The pull of wells on the weights, taken at every step of an optimizer through its step hooks.
+"""The pull on the weights, taken at every step of an optimizer through its step hooks.
 
-Proximal: after the optimizer's own step the pull is taken implicitly, θ ← (θ + ηλP m) / (1 + ηλP),
-which is stable for every λ; `ewc.step_size` knows η. Several memories on one optimizer pull in one
-such step, with Σ λP for λP and Σ λP m for λP m. Gradient: λP (θ − m) is added to the gradient, for
-any optimizer.
+`how="proximal"`: after the optimizer's own step the pull is taken implicitly,
+
+    θ ← (θ + ηλP m) / (1 + ηλP)
+
+with P the precision and m the anchor of the well. This is stable for every λ; `ewc.step_size` knows
+η. Several memories on one optimizer pull in one such step, with Σ λP for λP and Σ λP m for λP m.
+
+`how="gradient"`: λP (θ − m) is added to the gradient, for any optimizer. With plain
+SGD it diverges where lr · λP is above 2.
+
+Prior art: Kutalev and Lapina 2021 (arXiv 2109.10021) bound the importance to F / (1 + ηλF), and
+AR1 (Maltoni and Lomonaco, arXiv 1806.08568) clips it to ηλF <= 1. What is new here is the form for
+momentum and adaptive step sizes, taken as a step of its own, at a cost that does not grow with the
+number of tasks.
 """
 
 import weakref
@@ -15,31 +25,43 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ewc.pull_checks import StrengthWatch
-from ewc.step_size import CORRECTIONS, How, Pulled, StepSize, held_groups, step_size_rule
-from ewc.wells import Held, Well, joined
+from ewc.pull_checks import StrengthCheck
+from ewc.pull_state import PullState, combined
+from ewc.step_size import CORRECTIONS, How, PulledGroup, StepSize, pulled_groups, step_size_rule
+from ewc.wells import Well
 
 
 class Pull:
     """A memory's pull on one optimizer: the handle that `EWC.attach` returns.
 
-    `held` says what pulls at this moment, `told` what the memory has warned of. A pull that is
-    copied or pickled along with its optimizer pulls on the copy.
+    A pull that is copied or pickled together with its optimizer pulls on the copy.
+
+    Args:
+        optimizer: the optimizer to pull at; it is not kept alive.
+        how: `"proximal"` or `"gradient"`.
+        start_pull: called at every step; returns what to pull with.
+        warned: the warnings that the memory has given, which the pull adds to.
     """
 
     how: How
-    held: Callable[[], Held]
-    told: set[str]
-    _shared: "_SharedPull | None"
+    start_pull: Callable[[], PullState]
+    warned: set[str]
+    _shared: "_OptimizerPulls | None"
 
     def __init__(
-        self, optimizer: Optimizer, how: How, held: Callable[[], Held], told: set[str]
+        self,
+        optimizer: Optimizer,
+        how: How,
+        start_pull: Callable[[], PullState],
+        warned: set[str],
     ) -> None:
         if how not in get_args(How):
             raise ValueError(f"expected how='proximal' or how='gradient', got how={how!r}")
         if how == "proximal":
             step_size_rule(optimizer)  # raises for an optimizer that it does not know
-        self.__setstate__({"how": how, "held": held, "told": told, "optimizer": optimizer})
+        self.__setstate__(
+            {"how": how, "start_pull": start_pull, "warned": warned, "optimizer": optimizer}
+        )
 
     @property
     def attached(self) -> bool:
@@ -47,88 +69,103 @@ class Pull:
         return self._shared is not None
 
     def remove(self) -> None:
-        """Stop pulling. Removing twice is harmless."""
+        """Stop pulling. It does no harm to call this twice."""
         if self._shared is not None:
             self._shared.remove(self)
         self._shared = None
 
     def __getstate__(self) -> dict[str, Any]:
-        optimizer = None if self._shared is None else self._shared.optimizer()
-        return {"how": self.how, "held": self.held, "told": self.told, "optimizer": optimizer}
+        return {
+            "how": self.how,
+            "start_pull": self.start_pull,
+            "warned": self.warned,
+            "optimizer": None if self._shared is None else self._shared.optimizer(),
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.how, self.held, self.told = state["how"], state["held"], state["told"]
+        self.how, self.start_pull = state["how"], state["start_pull"]
+        self.warned = state["warned"]
         self._shared = None
         if (optimizer := state["optimizer"]) is not None:
-            if optimizer not in _SHARED:
-                _SHARED[optimizer] = _SharedPull(optimizer)
-            self._shared = _SHARED[optimizer]
+            if optimizer not in _BY_OPTIMIZER:
+                _BY_OPTIMIZER[optimizer] = _OptimizerPulls(optimizer)
+            self._shared = _BY_OPTIMIZER[optimizer]
             self._shared.pulls.append(self)
 
 
-class _SharedPull:
-    """All pulls on one optimizer, which it does not keep alive."""
+class _OptimizerPulls:
+    """All pulls on one optimizer, which is not kept alive."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = weakref.ref(optimizer)
         self.pulls: list[Pull] = []
-        self._watch = StrengthWatch()
-        self._joined: dict[How, tuple[list[Held], Held]] = {}
-        self._cache: dict[int, _Cached] = {}
+        self._strength_check = StrengthCheck()
+        self._combined: dict[How, tuple[list[PullState], PullState]] = {}
+        self._factors: dict[int, _CachedFactors] = {}
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
         ]
 
     def remove(self, pull: Pull) -> None:
-        """Let one pull go, and the hooks with the last one."""
+        """Remove one pull, and the hooks with the last one."""
         self.pulls.remove(pull)
         if not self.pulls:
             for hook in self._hooks:
                 hook.remove()
             if (optimizer := self.optimizer()) is not None:
-                del _SHARED[optimizer]
+                del _BY_OPTIMIZER[optimizer]
 
     @torch.no_grad()
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        held = self._held("proximal")
-        if held is None or _skipped(optimizer):
+        state = self._start_pulls("proximal")
+        if state is None or _was_skipped(optimizer):
             return
-        self._watch.check_implicit(optimizer, held, self.pulls[0].told)
+        self._strength_check.check_proximal(optimizer, state, self.pulls[0].warned)
         rule = step_size_rule(optimizer)
         correct = CORRECTIONS.get(rule)
-        for index, group, names in held_groups(optimizer, held):
-            parameters: list[Tensor] = [held.parameters[name] for name in names]
+        for index, group, names in pulled_groups(optimizer, state):
+            parameters: list[Tensor] = [state.parameters[name] for name in names]
             states = [optimizer.state.get(parameter, {}) for parameter in parameters]
             step = rule(group, parameters, states)
             if step.rate > 0:
-                anchors = [held.well.anchor[name] for name in names]
-                fixed = self._fixed(index, names, held, step)
-                weights = fixed if step.scale is None else pull_weights(fixed, step.scale)
+                anchors = [state.well.anchor[name] for name in names]
+                factors = self._constant_factors(index, names, state, step)
+                weights = factors if step.scale is None else pull_weights(factors, step.scale)
                 if correct is not None:
-                    correct(group, Pulled(parameters, states, anchors, weights, step))
+                    correct(group, PulledGroup(parameters, states, anchors, weights, step))
                 _lerp_(parameters, anchors, weights)
 
-    def _held(self, how: How) -> Held | None:
-        """What the pulls of one kind hold together; joined anew when something changed."""
-        several = [held for pull in self.pulls if pull.how == how if (held := pull.held()).strength]
-        if len(several) < 2:
-            return several[0] if several else None
-        before = self._joined.get(how)
-        if before is None or not _same(before[0], several):
-            self._joined[how] = before = (several, joined(several))
-        return before[1]
+    def _start_pulls(self, how: How) -> PullState | None:
+        """Start the pulls of one kind and return their sum, which is cached while nothing changes.
 
-    def _fixed(self, index: int, names: list[str], held: Held, step: StepSize) -> list[Tensor]:
-        """What stays the same from step to step, computed once: the pull's weights or stiffness."""
-        key = (names, step.rate * held.strength)
-        cached = self._cache.get(index)
-        if cached is None or cached.well is not held.well or cached.key != key:
-            fixed = stiffness([held.well.precision[name] for name in names], key[1])
+        None if there is nothing to pull with.
+        """
+        states = [
+            state for pull in self.pulls if pull.how == how if (state := pull.start_pull()).strength
+        ]
+        if len(states) < 2:
+            return states[0] if states else None
+        cached = self._combined.get(how)
+        if cached is None or not _same(cached[0], states):
+            self._combined[how] = cached = (states, combined(states))
+        return cached[1]
+
+    def _constant_factors(
+        self, index: int, names: list[str], state: PullState, step: StepSize
+    ) -> list[Tensor]:
+        """Return what does not change from step to step, from the cache if possible.
+
+        Without a scale these are the weights of the pull, with one the stiffness.
+        """
+        key = (names, step.rate * state.strength)
+        cached = self._factors.get(index)
+        if cached is None or cached.well is not state.well or cached.key != key:
+            factors = stiffness([state.well.precision[name] for name in names], key[1])
             if step.scale is None:
-                fixed = pull_weights(fixed, 1.0)
-            self._cache[index] = cached = _Cached(held.well, key, fixed)
-        return cached.fixed
+                factors = pull_weights(factors, 1.0)
+            self._factors[index] = cached = _CachedFactors(state.well, key, factors)
+        return cached.factors
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         if not any(pull.how == "gradient" for pull in self.pulls):
@@ -138,30 +175,30 @@ class _SharedPull:
             self._add_to_gradients(optimizer)
             return None
 
-        def pulled_closure() -> Any:
-            # The closure makes the gradients anew, and line searches need the whole objective.
+        def closure_with_pull() -> Any:
+            # The closure computes the gradients again, and line searches need the whole objective.
             loss = closure()
-            held = self._add_to_gradients(optimizer)
+            state = self._add_to_gradients(optimizer)
             with torch.no_grad():
-                return loss if loss is None or held is None else loss + held.penalty()
+                return loss if loss is None or state is None else loss + state.penalty()
 
-        return args[:1], {**kwargs, "closure": pulled_closure}
+        return args[:1], {**kwargs, "closure": closure_with_pull}
 
     @torch.no_grad()
-    def _add_to_gradients(self, optimizer: Optimizer) -> Held | None:
-        held = self._held("gradient")
-        if held is None:
+    def _add_to_gradients(self, optimizer: Optimizer) -> PullState | None:
+        state = self._start_pulls("gradient")
+        if state is None:
             return None
-        self._watch.check_explicit(optimizer, held, self.pulls[0].told)
-        for _, group, names in held_groups(optimizer, held):
+        self._strength_check.check_gradient(optimizer, state, self.pulls[0].warned)
+        for _, group, names in pulled_groups(optimizer, state):
             # Still to come: the division by a GradScaler's scale if fused, the sign if maximizing.
             scale = getattr(optimizer, "grad_scale", None)
-            factor = held.strength * (1.0 if scale is None else float(scale))
+            factor = state.strength * (1.0 if scale is None else float(scale))
             factor = -factor if group.get("maximize", False) else factor
             for name in names:
                 # The anchor's remainder is left out: it shifts the rest point by a rounding of θ.
-                parameter, anchor = held.parameters[name], held.well.anchor[name]
-                gradient = factor * held.well.precision[name] * (parameter - anchor)
+                parameter, anchor = state.parameters[name], state.well.anchor[name]
+                gradient = factor * state.well.precision[name] * (parameter - anchor)
                 gradient = gradient.to(parameter.dtype)
                 if parameter.grad is None:
                     parameter.grad = gradient
@@ -169,21 +206,21 @@ class _SharedPull:
                     parameter.grad.add_(gradient.to_sparse(parameter.grad.sparse_dim()))
                 else:
                     parameter.grad.add_(gradient)
-        return held
+        return state
 
 
-# A value refers to its key only weakly, so that an entry goes with the optimizer.
-_SHARED: WeakKeyDictionary[Optimizer, _SharedPull] = WeakKeyDictionary()
+# A value refers to its key only weakly, so that an entry disappears with its optimizer.
+_BY_OPTIMIZER: WeakKeyDictionary[Optimizer, _OptimizerPulls] = WeakKeyDictionary()
 
 
-class _Cached(NamedTuple):
+class _CachedFactors(NamedTuple):
     well: Well
     key: tuple[list[str], float]
-    fixed: list[Tensor]
+    factors: list[Tensor]
 
 
 def stiffness(precisions: list[Tensor], factor: float) -> list[Tensor]:
-    """Return K = factor · P, kept finite: beyond 1e30 a pull is as rigid as it can be."""
+    """Return K = factor · P, kept finite: a pull beyond 1e30 cannot get any stiffer."""
     return list(torch._foreach_clamp_max(torch._foreach_mul(precisions, min(factor, 1e30)), 1e30))
 
 
@@ -195,7 +232,7 @@ def pull_weights(stiffness: list[Tensor], scale: list[Tensor] | float) -> list[T
     return list(torch._foreach_div(stiffness, torch._foreach_add(stiffness, scale)))
 
 
-def _same(before: list[Held], now: list[Held]) -> bool:
+def _same(before: list[PullState], now: list[PullState]) -> bool:
     return len(before) == len(now) and all(
         a.well is b.well
         and a.strength == b.strength
@@ -204,8 +241,8 @@ def _same(before: list[Held], now: list[Held]) -> bool:
     )
 
 
-def _skipped(optimizer: Optimizer) -> bool:
-    """Whether a GradScaler let a fused optimizer do nothing in this step."""
+def _was_skipped(optimizer: Optimizer) -> bool:
+    """Whether a GradScaler made a fused optimizer skip this step."""
     found_inf = getattr(optimizer, "found_inf", None)
     return found_inf is not None and bool(found_inf)
 

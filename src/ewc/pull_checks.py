@@ -1,6 +1,6 @@
-"""Signs that a memory pulls too strongly, or not on all that it holds: seen early and told once.
+"""Warnings, each given once, of a pull that is too strong or does not reach all parameters.
 
-Nothing here reads tensors at every step, only when the wells are other ones or lr · λ has grown.
+The checks do not read tensors at every step, but only when the wells changed or lr · λ grew.
 """
 
 import math
@@ -11,78 +11,91 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ewc.step_size import held_groups, stable_below, step_size_rule
+from ewc.pull_state import PullState
+from ewc.step_size import pulled_groups, stability_limit, step_size_rule
 from ewc.warnings import warn_of_divergence, warn_of_standstill, warn_of_unowned
-from ewc.wells import Held, Well
+from ewc.wells import Well
 
-# The least `surviving_share` that passes without a warning. On permuted MNIST (784-200-200-10, SGD
-# at 0.1 with momentum 0.9 and Adam at 1e-3, λ from 1 to 1e8, a floor of 0 or 0.02) the next task
-# was learned wherever 0.22 or more survived, and not at all where 0.01 or less did.
+# The smallest `surviving_share` without a warning. On permuted MNIST (784-200-200-10, SGD at 0.1
+# with momentum 0.9 and Adam at 1e-3, λ from 1 to 1e8, a floor of 0 or 0.02) the next task was
+# learned wherever 0.22 or more survived, and not at all where 0.01 or less did.
 STANDSTILL = 0.1
-GROWN = 10.0  # times the lr · λ last looked at
+GROWTH = 10.0  # check again when lr · λ is this many times what it was at the last check
 
 
-class OwnerWatch:
-    """Whether all that a memory holds belongs to the optimizers that it is attached to."""
+class OwnerCheck:
+    """Checks that the optimizers that a memory is attached to have all parameters it protects."""
 
     def __init__(self) -> None:
-        self._seen: tuple[Well, list[nn.Parameter]] | None = None
+        self._checked: tuple[Well, list[nn.Parameter]] | None = None
 
-    def check(self, attached: Iterable[Optimizer], held: Held, told: set[str]) -> None:
-        """Warn, once, of held parameters that no attached optimizer has."""
-        parameters = [held.parameters[name] for name in held.well.precision]
-        if held.strength == 0 or self._is_seen(held.well, parameters):
+    def check(self, attached: Iterable[Optimizer], state: PullState, warned: set[str]) -> None:
+        """Warn once of each protected parameter that no attached optimizer has.
+
+        Args:
+            attached: the optimizers that the memory is attached to.
+            state: what the memory pulls with.
+            warned: the warnings that the memory has given, which this adds to.
+        """
+        parameters = [state.parameters[name] for name in state.well.precision]
+        if state.strength == 0 or self._is_checked(state.well, parameters):
             return
-        self._seen = (held.well, parameters)
+        self._checked = (state.well, parameters)
         groups = [group for optimizer in attached for group in optimizer.param_groups]
         owned = {id(parameter) for group in groups for parameter in group["params"]}
         unowned = [
             name
-            for name, parameter in zip(held.well.precision, parameters, strict=True)
+            for name, parameter in zip(state.well.precision, parameters, strict=True)
             if parameter.requires_grad and id(parameter) not in owned
-            if f"unowned {name}" not in told and bool(held.well.precision[name].any())
+            if f"unowned {name}" not in warned and bool(state.well.precision[name].any())
         ]
         if unowned:
-            told.update(f"unowned {name}" for name in unowned)
+            warned.update(f"unowned {name}" for name in unowned)
             warn_of_unowned(unowned)
 
-    def _is_seen(self, well: Well, parameters: list[nn.Parameter]) -> bool:
-        if self._seen is None or self._seen[0] is not well:
+    def _is_checked(self, well: Well, parameters: list[nn.Parameter]) -> bool:
+        if self._checked is None or self._checked[0] is not well:
             return False
-        return all(map(operator.is_, self._seen[1], parameters))
+        return all(map(operator.is_, self._checked[1], parameters))
 
 
-class StrengthWatch:
-    """What was looked at on one optimizer; `told` is what its memory has warned of already."""
+class StrengthCheck:
+    """Checks whether the pull on one optimizer is too strong.
+
+    `warned` are the warnings that the memory has given, which the methods add to.
+    """
 
     def __init__(self) -> None:
-        self._seen: tuple[Well, float] | None = None
+        self._checked: tuple[Well, float] | None = None
         self._largest: tuple[Well, dict[str, float]] | None = None
 
-    def check_implicit(self, optimizer: Optimizer, held: Held, told: set[str]) -> None:
-        """Warn, once, if hardly anything of the step that was just taken survives the pull."""
-        if "standstill" in told:
+    def check_proximal(self, optimizer: Optimizer, state: PullState, warned: set[str]) -> None:
+        """Warn once if hardly anything of the step that was just taken survives the pull."""
+        if "standstill" in warned:
             return
-        pace = held.strength * max(float(group.get("lr", 1.0)) for group in optimizer.param_groups)
-        if self._seen is not None and self._seen[0] is held.well and pace <= GROWN * self._seen[1]:
-            return
-        self._seen = (held.well, pace)
-        if (share := surviving_share(optimizer, held)) < STANDSTILL:
-            told.add("standstill")
-            warn_of_standstill(share, held.strength)
+        rates = (float(group.get("lr", 1.0)) for group in optimizer.param_groups)
+        product = state.strength * max(rates)
+        if self._checked is not None:
+            well, product_checked = self._checked
+            if well is state.well and product <= GROWTH * product_checked:
+                return
+        self._checked = (state.well, product)
+        if (share := surviving_share(optimizer, state)) < STANDSTILL:
+            warned.add("standstill")
+            warn_of_standstill(share, state.strength)
 
-    def check_explicit(self, optimizer: Optimizer, held: Held, told: set[str]) -> None:
-        """Warn, once, before an explicit pull that overshoots its anchor ever further."""
-        if "divergence" in told:
+    def check_gradient(self, optimizer: Optimizer, state: PullState, warned: set[str]) -> None:
+        """Warn once, before the step, if a pull through the gradient overshoots and diverges."""
+        if "divergence" in warned:
             return
-        for _, group, names in held_groups(optimizer, held):
-            limit, rate = stable_below(optimizer, group), group["lr"]
+        for _, group, names in pulled_groups(optimizer, state):
+            limit, rate = stability_limit(optimizer, group), group["lr"]
             if limit == math.inf or (isinstance(rate, Tensor) and rate.device.type != "cpu"):
-                continue  # a rate on another device would have to be waited for at every step
-            largest = self._largest_precisions(held.well)
+                continue  # reading a rate from another device would make every step wait for it
+            largest = self._largest_precisions(state.well)
             name = max(names, key=largest.__getitem__)
-            if (product := float(rate) * held.strength * largest[name]) > limit:
-                told.add("divergence")
+            if (product := float(rate) * state.strength * largest[name]) > limit:
+                warned.add("divergence")
                 warn_of_divergence(name, product, limit)
                 return
 
@@ -94,13 +107,14 @@ class StrengthWatch:
         return self._largest[1]
 
 
-def surviving_share(optimizer: Optimizer, held: Held) -> float:
+def surviving_share(optimizer: Optimizer, state: PullState) -> float:
     """Return how much of the optimizer's step the pull leaves: Σ |Δ| / (1 + ηλP) over Σ |Δ|.
 
-    Δ = ηg is the step of each weight; those that are not held count too, and survive.
+    Δ = ηg is the step of each weight. Weights that are not protected count too: all of their step
+    survives.
     """
     rule = step_size_rule(optimizer)
-    names = {id(held.parameters[name]): name for name in held.well.precision}
+    names = {id(state.parameters[name]): name for name in state.well.precision}
     survived, total = 0.0, 0.0
     for group in optimizer.param_groups:
         if not (moved := [p for p in group["params"] if p.grad is not None]):
@@ -111,7 +125,7 @@ def surviving_share(optimizer: Optimizer, held: Held) -> float:
             change = _dense(parameter.grad).abs() * rate
             total += float(change.sum())
             if (name := names.get(id(parameter))) is not None:
-                change = change / (1 + rate * held.strength * held.well.precision[name])
+                change = change / (1 + rate * state.strength * state.well.precision[name])
             survived += float(change.sum())
     return survived / total if total > 0 else 1.0
 

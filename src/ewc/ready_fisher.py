@@ -6,8 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
+from ewc.dtypes import at_least_float32
 from ewc.fisher import fisher_diagonal
-from ewc.wells import check_precision, wide
+from ewc.wells import check_precision
 
 
 def ready_fisher(
@@ -33,5 +34,6 @@ def ready_fisher(
             raise ValueError(f"expected a tensor as the Fisher of {name!r}, got {tensor!r}")
     check_precision(fisher, parameters, what="Fisher")
     return {
-        name: fisher[name].detach().to(p.device, wide(p.dtype)) for name, p in parameters.items()
+        name: fisher[name].detach().to(p.device, at_least_float32(p.dtype))
+        for name, p in parameters.items()
     }

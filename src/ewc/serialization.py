@@ -1,7 +1,7 @@
 """A memory as a flat dict of tensors, and back.
 
-Every entry is a tensor of its own, so that `torch.save` and safetensors take it as it is: the wells
-under `total.*` and `task.<number>.*`, and all plain values as JSON in the bytes of `values`.
+Every entry is a separate tensor, so that `torch.save` and safetensors accept it as it is. Wells are
+under `total.*` and `task.<number>.*`, and all plain values are JSON in the bytes of `values`.
 """
 
 import json
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ewc.task_wells import TaskWells
 from ewc.wells import Well
 
 FORMAT = 2
@@ -18,45 +19,52 @@ READABLE = (1, 2)  # the first had no remainders
 FIELDS = ("precision", "anchor", "remainder")
 
 
-def pack(total: Well, kept: Mapping[str, Well], values: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the wells and the plain values as one flat dict of tensors."""
-    state = _pack_well("total", total)
-    for number, well in enumerate(kept.values()):
+def pack(wells: TaskWells, strength: float) -> dict[str, Tensor]:
+    """Return the wells and the strength of a memory as one flat dict of tensors."""
+    state = _pack_well("total", wells.total)
+    for number, well in enumerate(wells.kept.values()):
         state |= _pack_well(f"task.{number}", well)
-    text = json.dumps(
-        {
-            "format": FORMAT,
-            **values,
-            "bottoms": [total.bottom, *(well.bottom for well in kept.values())],
-        }
-    )
-    state["values"] = torch.tensor(list(text.encode()), dtype=torch.uint8)
+    values = {
+        "format": FORMAT,
+        "strength": strength,
+        "decay": wells.decay,
+        "keep_tasks": wells.keep_tasks,
+        "tasks": list(wells.tasks),
+        "bottoms": [wells.total.bottom, *(well.bottom for well in wells.kept.values())],
+    }
+    state["values"] = torch.tensor(list(json.dumps(values).encode()), dtype=torch.uint8)
     return state
 
 
 def unpack(
-    state: Mapping[str, Tensor], parameters: Mapping[str, Tensor], *, keep_tasks: bool
-) -> tuple[Well, dict[str, Well], dict[str, Any]]:
-    """Return the total well, the kept ones and the plain values; raise at the first mismatch.
+    state: Mapping[str, Tensor], wells: TaskWells, parameters: Mapping[str, Tensor]
+) -> tuple[TaskWells, float]:
+    """Return the wells and the strength of a saved memory; raise at the first mismatch.
 
-    `parameters` are those that the memory may hold; those that it does hold must be among them.
+    Args:
+        state: what `pack` returned.
+        wells: those of the memory that the state is loaded into.
+        parameters: all parameters that the memory selects. The saved ones must be among them.
     """
     if "values" not in state:
         raise ValueError(f"expected the state of an EWC memory, got the keys {list(state)[:3]}")
     values: dict[str, Any] = json.loads(bytes(state["values"].tolist()))
     if values["format"] not in READABLE:
         raise ValueError(f"expected a state of format {FORMAT}, got {values['format']}")
-    wells = [
+    total, *kept = (
         _unpack_well(prefix, state, bottom)
         for prefix, bottom in zip(_prefixes(values), values["bottoms"], strict=True)
-    ]
-    for well in wells:
+    )
+    for well in (total, *kept):
         _check_shapes(well, parameters)
-    if values["keep_tasks"] != keep_tasks:
+    if values["keep_tasks"] != wells.keep_tasks:
         raise ValueError(
-            f"the state is of a memory with keep_tasks={values['keep_tasks']}, not {keep_tasks}"
+            f"the state is of a memory with keep_tasks={values['keep_tasks']}, "
+            f"not {wells.keep_tasks}"
         )
-    return wells[0], dict(zip(values["tasks"], wells[1:], strict=False)), values
+    kept_by_task = dict(zip(values["tasks"], kept, strict=False))
+    loaded = wells.loaded(values["decay"], values["tasks"], total, kept_by_task, parameters)
+    return loaded, values["strength"]
 
 
 def _prefixes(values: Mapping[str, Any]) -> list[str]:
@@ -87,7 +95,7 @@ def _unpack_well(prefix: str, state: Mapping[str, Tensor], bottom: float) -> Wel
 def _check_shapes(well: Well, parameters: Mapping[str, Tensor]) -> None:
     if well.precision.keys() != well.anchor.keys():
         raise ValueError(
-            "the state is incomplete: expected a precision and an anchor for each parameter held"
+            "the state is incomplete: expected a precision and an anchor for each parameter"
         )
     for field in FIELDS:
         for name, tensor in getattr(well, field).items():

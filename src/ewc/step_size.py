@@ -1,9 +1,9 @@
-"""What an optimizer makes of a gradient, as far as the pull has to know.
+"""How large the steps of an optimizer are, and what else the pull has to know about it.
 
-The proximal pull has its fixed point at the minimum of loss + penalty when η is the step that the
-optimizer takes for a weight in the long run: update = η · gradient. That is known for the
-optimizers below. Two of them do more with the gradients that they see, which are those of the loss
-alone, and are corrected.
+The proximal pull has its fixed point at the minimum of loss + penalty if η is the step that the
+optimizer takes for a weight in the long run: update = η · gradient. This file knows η for SGD,
+Adam, AdamW and RMSprop. AdamW and centered RMSprop do more with the gradients they see, which are
+those of the loss alone; the pull corrects that.
 """
 
 import inspect
@@ -14,14 +14,15 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, Optimizer, RMSprop
 
-from ewc.wells import Held
+from ewc.dtypes import widened
+from ewc.pull_state import PullState
 
 How = Literal["proximal", "gradient"]
-TINY = 1e-36  # a moment so small is as good as zero: its root is far below any eps in use
+TINY = 1e-36  # a moment this small counts as zero: its root is far below any eps in use
 SMALLEST_EPS = 1e-30  # with eps=0 a weight that never had a gradient would be pulled by 0 / 0
-DEVIATION = 0.1  # the least deviation of gradients in centered RMSprop, relative to their mean
-Group = Mapping[str, Any]
-State = Mapping[str, Tensor]
+DEVIATION = 0.1  # smallest deviation of gradients in centered RMSprop, relative to their mean
+ParamGroup = Mapping[str, Any]  # one of `optimizer.param_groups`
+ParamState = Mapping[str, Tensor]  # what `optimizer.state` has for one parameter
 
 
 class StepSize(NamedTuple):
@@ -31,26 +32,34 @@ class StepSize(NamedTuple):
     scale: list[Tensor] | None = None
 
 
-class Pulled(NamedTuple):
-    """The held parameters of one group between the optimizer's step and θ ← θ + w (m − θ)."""
+class PulledGroup(NamedTuple):
+    """The protected parameters of one group, just before the pull θ ← θ + w (m − θ).
+
+    Attributes:
+        parameters: θ, after the optimizer's own step.
+        states: the optimizer's state of each parameter.
+        anchors: m of each parameter.
+        weights: w of each parameter.
+        step: η of the group.
+    """
 
     parameters: list[Tensor]
-    states: list[State]
+    states: list[ParamState]
     anchors: list[Tensor]
     weights: list[Tensor]
     step: StepSize
 
 
-StepSizeRule = Callable[[Group, Sequence[Tensor], Sequence[State]], StepSize]
-Correction = Callable[[Group, Pulled], None]
+StepSizeRule = Callable[[ParamGroup, Sequence[Tensor], Sequence[ParamState]], StepSize]
+Correction = Callable[[ParamGroup, PulledGroup], None]
 
 
 def step_size_rule(optimizer: Optimizer) -> StepSizeRule:
-    """Return the function that knows the steps of this optimizer, or raise.
+    """Return the function that computes the step size of this optimizer, or raise.
 
-    A subclass counts as its parent as long as it does not bring a `step` of its own. An optimizer
-    of one's own can say itself what its steps are, with a method `step_size` that takes what the
-    rules below take.
+    A subclass counts as its parent as long as it does not define a `step` of its own. Your own
+    optimizer can define its step size in a method `step_size`, with the arguments of the functions
+    below.
     """
     own: StepSizeRule | None = getattr(optimizer, "step_size", None)
     rule = own or _RULES.get(inspect.unwrap(type(optimizer).step))
@@ -63,10 +72,12 @@ def step_size_rule(optimizer: Optimizer) -> StepSizeRule:
     return rule
 
 
-def sgd_step_size(group: Group, parameters: Sequence[Tensor], states: Sequence[State]) -> StepSize:
-    """η = lr; with momentum μ and dampening d, lr (1 − d) / (1 − μ), Nesterov or not.
+def sgd_step_size(
+    group: ParamGroup, parameters: Sequence[Tensor], states: Sequence[ParamState]
+) -> StepSize:
+    """η = lr; with momentum μ and dampening d, lr (1 − d) / (1 − μ), with Nesterov or without.
 
-    A gradient that stays the same moves the weight by that much per step once the buffer is full.
+    A constant gradient moves the weight by that much per step, once the momentum buffer is full.
     """
     momentum = float(group["momentum"])
     if momentum == 0:
@@ -74,7 +85,9 @@ def sgd_step_size(group: Group, parameters: Sequence[Tensor], states: Sequence[S
     return StepSize(float(group["lr"]) * (1 - group["dampening"]) / _one_minus(momentum))
 
 
-def adam_step_size(group: Group, parameters: Sequence[Tensor], states: Sequence[State]) -> StepSize:
+def adam_step_size(
+    group: ParamGroup, parameters: Sequence[Tensor], states: Sequence[ParamState]
+) -> StepSize:
     """η = lr / (√v̂ + ε), with v̂ the bias-corrected second moment (its maximum with amsgrad)."""
     key = "max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"
     scale = _roots(moments(key, parameters, states))
@@ -84,35 +97,35 @@ def adam_step_size(group: Group, parameters: Sequence[Tensor], states: Sequence[
     return StepSize(float(group["lr"]), scale)
 
 
-def spare_decay(group: Group, about: Pulled) -> None:
-    """Let AdamW's weight decay δ count as much as it would with the penalty in the loss.
+def undo_excess_decay(group: ParamGroup, pulled: PulledGroup) -> None:
+    """Make AdamW's weight decay δ count as much as with the penalty in the loss.
 
     AdamW comes to rest where gradient + δ (√v + ε) θ = 0, with v the second moment of the whole
-    gradient. It saw that of the loss alone, v̂, and not the pull, which balances the mean of it. In
+    gradient. It saw only v̂, that of the loss, and not the pull, which balances the mean of it. In
     terms of its own step A = lr · ḡ / (√v̂ + ε) and that of the pull D = w (θ − m),
 
         v / v̂ = 1 + D (2A + D) / lr²
 
-    and lr · δ (1 − √(v / v̂)) of the weight was decayed too much: it is given back.
+    so it decayed the weight by lr · δ (1 − √(v / v̂)) too much, which is added back.
     """
     decay = float(group["weight_decay"])
-    moved = [i for i, parameter in enumerate(about.parameters) if parameter.grad is not None]
+    moved = [i for i, parameter in enumerate(pulled.parameters) if parameter.grad is not None]
     if decay == 0 or not group.get("decoupled_weight_decay", False) or not moved:
         return
-    assert about.step.scale is not None
-    rate = about.step.rate
+    assert pulled.step.scale is not None
+    rate = pulled.step.rate
     parameters, anchors, weights, scale = (
         [tensors[i] for i in moved]
-        for tensors in (about.parameters, about.anchors, about.weights, about.step.scale)
+        for tensors in (pulled.parameters, pulled.anchors, pulled.weights, pulled.step.scale)
     )
-    states = [about.states[i] for i in moved]
+    states = [pulled.states[i] for i in moved]
     pull = torch._foreach_sub(parameters, anchors)
     torch._foreach_mul_(pull, weights)
     means = [state["exp_avg"].to(one.dtype) for state, one in zip(states, pull, strict=True)]
     corrections = _bias_corrections(float(group["betas"][0]), states)
     change = torch._foreach_addcdiv(pull, means, scale, [2 * rate / one for one in corrections])
     torch._foreach_mul_(change, pull)
-    for one in change:  # at most 0: what does not balance is left as it is; and no root of 0
+    for one in change:  # at most 0, where the pull balances the gradient; and no root of 0
         one.clamp_(-rate * rate * (1 - 1e-6), 0.0)
     torch._foreach_add_(change, rate**2)
     torch._foreach_sqrt_(change)
@@ -121,7 +134,7 @@ def spare_decay(group: Group, about: Pulled) -> None:
 
 
 def rmsprop_step_size(
-    group: Group, parameters: Sequence[Tensor], states: Sequence[State]
+    group: ParamGroup, parameters: Sequence[Tensor], states: Sequence[ParamState]
 ) -> StepSize:
     """η = lr / (√v + ε), centered lr / (√(v − ḡ²) + ε), each over 1 − μ with momentum μ."""
     squares = moments("square_avg", parameters, states)
@@ -133,17 +146,17 @@ def rmsprop_step_size(
     return StepSize(float(group["lr"]) / _one_minus(float(group["momentum"])), scale)
 
 
-def keep_deviation(group: Group, about: Pulled) -> None:
+def bound_deviation(group: ParamGroup, pulled: PulledGroup) -> None:
     """Keep the deviation √(v − ḡ²) that centered RMSprop divides by at a tenth of |ḡ| or more.
 
-    The pull balances a gradient that stays the same, and the deviation of such a gradient vanishes
-    unless it is noisy: steps would grow without bound, and NaN when rounding gives less than zero.
+    The pull balances a constant gradient, and the deviation of such a gradient vanishes unless it
+    is noisy: steps would grow without bound, and become NaN where rounding gives less than zero.
     """
     if group["centered"]:
-        means = moments("grad_avg", about.parameters, about.states)
+        means = moments("grad_avg", pulled.parameters, pulled.states)
         least = torch._foreach_mul(means, means)
         torch._foreach_mul_(least, 1 + DEVIATION**2)
-        squares = moments("square_avg", about.parameters, about.states)
+        squares = moments("square_avg", pulled.parameters, pulled.states)
         torch._foreach_maximum_(squares, least)
 
 
@@ -153,16 +166,17 @@ _RULES: dict[Callable[..., Any], StepSizeRule] = {
     inspect.unwrap(RMSprop.step): rmsprop_step_size,
 }
 CORRECTIONS: dict[StepSizeRule, Correction] = {
-    adam_step_size: spare_decay,
-    rmsprop_step_size: keep_deviation,
+    adam_step_size: undo_excess_decay,
+    rmsprop_step_size: bound_deviation,
 }
 
 
-def stable_below(optimizer: Optimizer, group: Group) -> float:
-    """Return the lr · λ · P from which on an explicit pull overshoots ever further.
+def stability_limit(optimizer: Optimizer, group: ParamGroup) -> float:
+    """Return the lr · λ · P above which a pull through the gradient diverges.
 
-    That is 2 for SGD, 2 (1 + μ) / (1 − d) with momentum μ and dampening d, and with Nesterov's
-    2 (1 + μ) / (1 + 2μ). Others divide by the size of the gradient, or are not known.
+    That is 2 for SGD, 2 (1 + μ) / (1 − d) with momentum μ and dampening d, and
+    2 (1 + μ) / (1 + 2μ) with Nesterov. It is infinite for other optimizers, which divide by the
+    size of the gradient or are not known.
     """
     if not isinstance(optimizer, SGD):
         return float("inf")
@@ -175,20 +189,22 @@ def stable_below(optimizer: Optimizer, group: Group) -> float:
     return 2 * (1 + momentum) / remainder if remainder > 0 else float("inf")
 
 
-def held_groups(optimizer: Optimizer, held: Held) -> Iterator[tuple[int, Group, list[str]]]:
-    """The optimizer's groups that the well holds parameters of: index, group, their names."""
+def pulled_groups(
+    optimizer: Optimizer, state: PullState
+) -> Iterator[tuple[int, ParamGroup, list[str]]]:
+    """Yield the groups that have protected parameters: index, group, names of the parameters."""
     names = {
-        id(held.parameters[name]): name
-        for name in held.well.precision
-        if held.parameters[name].requires_grad
+        id(state.parameters[name]): name
+        for name in state.well.precision
+        if state.parameters[name].requires_grad
     }
     for index, group in enumerate(optimizer.param_groups):
-        if held_here := [names[id(p)] for p in group["params"] if id(p) in names]:
-            yield index, group, held_here
+        if in_group := [names[id(p)] for p in group["params"] if id(p) in names]:
+            yield index, group, in_group
 
 
-def moments(key: str, parameters: Sequence[Tensor], states: Sequence[State]) -> list[Tensor]:
-    """The optimizer's moments; zero, as in the optimizer, for a weight that was never stepped."""
+def moments(key: str, parameters: Sequence[Tensor], states: Sequence[ParamState]) -> list[Tensor]:
+    """Return the optimizer's moments; zero, as in the optimizer, before the first step."""
     return [
         state[key] if state else torch.zeros_like(parameter)
         for parameter, state in zip(parameters, states, strict=True)
@@ -201,13 +217,10 @@ def _one_minus(momentum: float) -> float:
     return 1 - momentum
 
 
-def _bias_corrections(beta: float, states: Sequence[State]) -> list[float]:
+def _bias_corrections(beta: float, states: Sequence[ParamState]) -> list[float]:
     return [1 - beta ** float(state["step"]) if state else 1.0 for state in states]
 
 
 def _roots(moments: Sequence[Tensor]) -> list[Tensor]:
     # On CPUs the root of zero, the moment of a dead unit's weights, takes six times as long.
-    return [
-        moment.to(torch.promote_types(moment.dtype, torch.float32)).clamp_min(TINY).sqrt_()
-        for moment in moments
-    ]
+    return [widened(moment).clamp_min(TINY).sqrt_() for moment in moments]

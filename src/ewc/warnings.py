@@ -1,4 +1,4 @@
-"""The package's warnings, and the signs of a memory that is silently off."""
+"""The warnings of this package: training runs, but most likely not as intended."""
 
 import sys
 import warnings
@@ -9,24 +9,45 @@ from torch import Tensor
 
 
 class EWCWarning(UserWarning):
-    """Something runs, but most likely not as it was meant."""
+    """Training runs, but most likely not as intended.
+
+    Example:
+        >>> import warnings, torch, ewc
+        >>> memory = ewc.EWC(torch.nn.Linear(2, 3), strength=1.0)
+        >>> zero = {"weight": torch.zeros(3, 2), "bias": torch.zeros(3)}
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("error", ewc.EWCWarning)  # raise instead of warning
+        ...     memory.consolidate(zero)
+        Traceback (most recent call last):
+            ...
+        ewc.warnings.EWCWarning: the Fisher is zero for every weight: ...
+    """
+
+
+def warn(message: str) -> None:
+    """Warn at the first line outside of this package and of torch, which calls our hooks."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and _root_package(frame) in ("ewc", "torch"):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, EWCWarning, stacklevel=level)
 
 
 def warn_if_zero(fisher: Mapping[str, Tensor]) -> None:
-    """Warn of a Fisher that holds nothing at all, or nothing in a whole layer."""
-    alive: dict[str, bool] = {}
+    """Warn if the Fisher is zero everywhere, or in a whole layer."""
+    is_used: dict[str, bool] = {}
     for name, tensor in fisher.items():
         layer = name.rpartition(".")[0] or name
-        alive[layer] = alive.get(layer, False) or bool(tensor.any())
-    dead = [layer for layer, is_alive in alive.items() if not is_alive]
-    if len(dead) == len(alive):
-        _warn("the Fisher is zero for every weight: this task will not be held at all")
-    elif dead:
-        _warn(f"the Fisher is zero for all of {', '.join(dead)}: these layers will not be held")
+        is_used[layer] = is_used.get(layer, False) or bool(tensor.any())
+    unused = [layer for layer, used in is_used.items() if not used]
+    if len(unused) == len(is_used):
+        warn("the Fisher is zero for every weight: this task will not be protected at all")
+    elif unused:
+        layers = ", ".join(unused)
+        warn(f"the Fisher is zero for all of {layers}: these layers will not be protected")
 
 
 def fingerprint(parameters: Mapping[str, Tensor]) -> dict[str, tuple[float, float]]:
-    """Return two numbers per parameter that tell later, without a copy, whether it moved."""
+    """Return two numbers per parameter, which show later, without a copy, whether it moved."""
     values = {name: p.detach().cpu().double() for name, p in parameters.items()}
     return {name: (float(x.sum()), float(x.square().sum())) for name, x in values.items()}
 
@@ -34,49 +55,45 @@ def fingerprint(parameters: Mapping[str, Tensor]) -> dict[str, tuple[float, floa
 def warn_if_moved(
     before: Mapping[str, tuple[float, float]], parameters: Mapping[str, Tensor]
 ) -> None:
-    """Warn if weights left their `fingerprint`; asked when no pull was taken in between."""
+    """Warn if the parameters no longer have the `fingerprint` that was taken before.
+
+    Call it only if no pull acted on them in between.
+    """
     now = fingerprint({name: p for name, p in parameters.items() if name in before})
     if any(now[name] != before[name] for name in now):
-        _warn(
+        warn(
             "the weights moved since the last consolidate, but nothing pulled on them: "
             "call memory.attach(optimizer), or add memory.penalty() to the loss"
         )
 
 
 def warn_of_unowned(names: Sequence[str]) -> None:
-    """Warn of held parameters that no attached optimizer moves, so that nothing pulls on them."""
+    """Warn of protected parameters that no attached optimizer moves: nothing pulls on them."""
     shown = ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" * (len(names) > 5))
-    _warn(
-        f"the memory holds {shown}, but no optimizer that it is attached to has these parameters, "
-        "so they are not pulled: they were replaced, or belong to another optimizer. Attach an "
-        "optimizer that has them, or set requires_grad=False on them if they shall stay as they are"
+    warn(
+        f"the memory protects {shown}, but no optimizer that it is attached to has these "
+        "parameters, so nothing pulls on them: they were replaced, or belong to another "
+        "optimizer. Attach an optimizer that has them, or set requires_grad=False on them if "
+        "they are not to be trained"
     )
 
 
 def warn_of_divergence(name: str, product: float, limit: float) -> None:
-    """Warn of an explicit pull that cannot be stable."""
-    _warn(
-        f"how='gradient' is going to diverge: lr · strength · precision is {product:.3g} in "
-        f"{name!r} and must stay below {limit:.3g} for this optimizer; "
+    """Warn of a pull through the gradient that is not stable."""
+    warn(
+        f"how='gradient' will diverge: lr · strength · precision is {product:.3g} in {name!r} "
+        f"and must stay below {limit:.3g} for this optimizer; "
         "use how='proximal', which is stable for every strength, or a smaller strength"
     )
 
 
 def warn_of_standstill(share: float, strength: float) -> None:
     """Warn of a pull that lets hardly any weight move."""
-    _warn(
+    warn(
         f"the pull undoes {1 - share:.1%} of the optimizer's step: with strength {strength:g} "
         "nearly all weights stand still and little new will be learned; try a smaller strength"
     )
 
 
-def _warn(message: str) -> None:
-    # Told at the first line outside of this package and of torch, which called its hooks.
-    frame, level = sys._getframe(), 1
-    while frame.f_back is not None and _root(frame) in ("ewc", "torch"):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, EWCWarning, stacklevel=level)
-
-
-def _root(frame: FrameType) -> str:
+def _root_package(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0]

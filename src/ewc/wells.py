@@ -1,21 +1,23 @@
-"""Quadratic wells: what a task leaves behind, and how wells add up to one.
+"""Quadratic wells: what a task leaves behind, and how several wells add up to one.
 
-A sum of quadratics is a quadratic: whatever the number of tasks, two tensors per parameter and one
-number hold it. Instead of ΣF and ΣFθ* the pair (precision, anchor) = (ΣF, ΣFθ*/ΣF) is kept, and
-instead of ΣFθ*² what is left at the bottom of the well, so that nothing cancels in float32. The
-mean of several anchors is rounded; where they lie so close together that this would show, a third
-tensor keeps the remainder.
+A sum of quadratics is a quadratic: two tensors per parameter and one number describe it, whatever
+the number of tasks. Instead of ΣF and ΣFθ* we keep (precision, anchor) = (ΣF, ΣFθ*/ΣF), and instead
+of ΣFθ*² the energy at the bottom of the well, so that nothing cancels in float32. The mean of
+several anchors is rounded. Where the anchors lie so close together that the rounding would show, a
+third tensor keeps the remainder.
+
 Wells are never changed in place: a new one takes the place of the old.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, reduce
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+from ewc.dtypes import at_least_float32
 
 
 @dataclass(frozen=True)
@@ -49,90 +51,30 @@ class Well:
         return self.map(lambda name, tensor: tensor.to(device))
 
 
-@dataclass(frozen=True)
-class Holdings:
-    """The wells of all tasks; each method returns new ones, so that a failure changes nothing.
+def well_at(parameters: Mapping[str, Tensor], precision: Mapping[str, Tensor]) -> Well:
+    """Return the well around the current values of the parameters; both are copied.
 
-    `parameters` are those of the model, which the wells are made to fit.
+    Raises if the precision does not belong to the parameters, see `check_precision`.
     """
-
-    decay: float
-    tasks: tuple[str, ...] = ()
-    total: Well = field(default_factory=Well)  # of all tasks, merged
-    kept: Mapping[str, Well] = field(default_factory=dict)  # each task's own, where it is kept
-    aside: tuple[str, ...] = ()  # tasks left out for a while
-    active: Well = field(default_factory=Well)  # what pulls: the total, but for those left out
-
-    def hold(
-        self, task: str, well: Well, kept: Well | None, parameters: Mapping[str, Tensor]
-    ) -> "Holdings":
-        """Add the well of a task, the newest; one that the task had before is dropped."""
-        others = self.forget(task, parameters) if task in self.tasks else self
-        return replace(
-            self,
-            tasks=(*others.tasks, task),
-            total=merged([fit(others.total, parameters), well], self.decay),
-            kept={} if kept is None else {**others.kept, task: kept},
-        ).activate(parameters)
-
-    def forget(self, task: str, parameters: Mapping[str, Tensor]) -> "Holdings":
-        """Drop a task: what is left is merged anew from the kept wells."""
-        kept = {name: well for name, well in self.kept.items() if name != task}
-        total = merged((fit(well, parameters) for well in kept.values()), self.decay)
-        return replace(self, tasks=tuple(kept), total=total, kept=kept).activate(parameters)
-
-    def activate(self, parameters: Mapping[str, Tensor]) -> "Holdings":
-        """Let all tasks pull but those set aside."""
-        if not self.aside:
-            return replace(self, active=self.total)
-        pulling = (well for name, well in self.kept.items() if name not in self.aside)
-        active = merged((fit(well, parameters) for well in pulling), self.decay)
-        return replace(self, active=active)
-
-    def fit(self, parameters: Mapping[str, Tensor]) -> "Holdings":
-        """Follow the model to other devices and larger shapes; the same holdings if it stayed."""
-        active = fit(self.active, parameters)
-        if active is self.active:
-            return self
-        return replace(self, active=active, total=self.total if self.aside else active)
+    check_precision(precision, parameters)
+    well = Well(
+        {name: tensor.detach().clone() for name, tensor in precision.items()},
+        {
+            name: p.detach().to(at_least_float32(p.dtype), copy=True)
+            for name, p in parameters.items()
+        },
+    )
+    return fitted(well, parameters)
 
 
-class Held(NamedTuple):
-    """What pulls at this moment: the model's parameters by name, their well, and λ."""
-
-    parameters: Mapping[str, nn.Parameter]
-    well: Well
-    strength: float
-
-    def penalty(self) -> Tensor:
-        """Return (λ / 2) times the energy of the well."""
-        return self.strength / 2 * energy(self.well, self.parameters)
-
-
-def joined(several: Sequence[Held]) -> Held:
-    """Return what several memories hold as one well: Σ λP around the mean of their anchors.
-
-    Parameters are matched by identity, as the memories may know them by different names.
-    """
-    strength = max(held.strength for held in several)
-    names: dict[int, str] = {}
-    parameters: dict[str, nn.Parameter] = {}
-    total = Well()
-    for number, held in enumerate(several):
-        factor, well = held.strength / strength, held.well  # at most 1: no precision overflows
-        new = {
-            name: names.setdefault(id(held.parameters[name]), f"{number}.{name}")
-            for name in well.precision
-        }
-        parameters |= {new[name]: held.parameters[name] for name in new}
-        scaled = Well(
-            {new[name]: factor * tensor for name, tensor in well.precision.items()},
-            {new[name]: tensor for name, tensor in well.anchor.items()},
-            factor * well.bottom,
-            {new[name]: tensor for name, tensor in well.remainder.items()},
-        )
-        total = add(total, scaled)
-    return Held(parameters, total, strength)
+def uniform_precision(parameters: Mapping[str, Tensor], value: float) -> dict[str, Tensor]:
+    """Return the same precision for every weight."""
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"expected precision to be finite and >= 0, got {value}")
+    return {
+        name: torch.full_like(p, value, dtype=at_least_float32(p.dtype), requires_grad=False)
+        for name, p in parameters.items()
+    }
 
 
 def energy(well: Well, parameters: Mapping[str, Tensor]) -> Tensor:
@@ -146,10 +88,10 @@ def energy(well: Well, parameters: Mapping[str, Tensor]) -> Tensor:
 
 
 def merged(wells: Iterable[Well], decay: float) -> Well:
-    """Return one well for many, oldest first: their sum, or with `decay` < 1 online EWC."""
+    """Return one well for several, oldest first: their sum, or with `decay` < 1 online EWC."""
     if decay == 1:
         return reduce(add, wells, Well())
-    return reduce(lambda old, new: succeed(old, new, decay), wells, Well())
+    return reduce(lambda old, new: online_update(old, new, decay), wells, Well())
 
 
 def add(a: Well, b: Well) -> Well:
@@ -164,20 +106,20 @@ def add(a: Well, b: Well) -> Well:
     bottoms = [a.bottom, b.bottom]
     for name in a.precision.keys() & b.precision.keys():
         precision[name] = a.precision[name] + b.precision[name]
-        share = (b.precision[name] / precision[name]).nan_to_num(nan=0.0)  # 0/0: held by neither
+        share = (b.precision[name] / precision[name]).nan_to_num(nan=0.0)  # 0/0: neither pulls
         anchor[name] = torch.lerp(a.anchor[name], b.anchor[name], share)
-        # The mean once more, measured from its rounded value: differences of neighbours are exact.
+        # The mean again, measured from its rounded value: differences of close numbers are exact.
         from_a, from_b = (well.distance(name, anchor[name]).neg_() for well in (a, b))
         remainder[name] = torch.lerp(from_a, from_b, share)
         apart = from_a - from_b
         bottoms.append(float((a.precision[name] * share * apart.square()).sum()))
         if _energy_error(precision[name], remainder[name], bottoms[-1]) < 8:
             del remainder[name]
-    return Well(precision, anchor, math.fsum(bottoms), remainder)  # the same in whatever order
+    return Well(precision, anchor, math.fsum(bottoms), remainder)  # fsum: the same in any order
 
 
 def _energy_error(precision: Tensor, remainder: Tensor, bottom: float) -> float:
-    """Return by how many roundings of its value E could be off without the remainder r.
+    """Return by how many roundings of its value E could be wrong without the remainder r.
 
     |ΔE| / E <= 2 Σ P |r| |θ − m| / (Σ P (θ − m)² + bottom) <= √(Σ P r² / bottom), for every θ.
     """
@@ -187,10 +129,10 @@ def _energy_error(precision: Tensor, remainder: Tensor, bottom: float) -> float:
     return math.sqrt(lost / bottom) / torch.finfo(remainder.dtype).eps if bottom > 0 else math.inf
 
 
-def succeed(old: Well, new: Well, decay: float) -> Well:
+def online_update(old: Well, new: Well, decay: float) -> Well:
     """Return the well of online EWC (Schwarz et al. 2018): P = decay P_old + P_new around m_new.
 
-    Parameters that only `old` holds keep their anchor.
+    Parameters that only `old` has keep their anchor.
     """
     precision = {name: decay * tensor for name, tensor in old.precision.items()}
     for name, tensor in new.precision.items():
@@ -199,30 +141,37 @@ def succeed(old: Well, new: Well, decay: float) -> Well:
     return Well(precision, {**old.anchor, **new.anchor}, remainder={**remainder, **new.remainder})
 
 
-def fit(well: Well, parameters: Mapping[str, Tensor]) -> Well:
-    """Return the well in the shape, place and (at least float32) type of the parameters it holds.
+def fitted(well: Well, parameters: Mapping[str, Tensor]) -> Well:
+    """Return the well in the shape, device and type (at least float32) of its parameters.
 
-    A parameter that gained rows or columns is held on its old part, the leading block, and free on
-    the rest. One that shrank, changed rank or vanished raises. A well that fits is returned as is.
+    A parameter that gained rows or columns is protected on its old part, the leading block, and
+    free on the rest. One that shrank, changed rank or vanished raises. A well that fits is
+    returned as it is.
     """
-    # called at every step: the anchor is made with the precision, so one of them tells
-    if all(_fits(tensor, name, parameters) for name, tensor in well.precision.items()):
+    # Called at every step. Anchors are made together with precisions, so one of them is enough.
+    if all(_tensor_fits(tensor, name, parameters) for name, tensor in well.precision.items()):
         return well
-    return well.map(lambda name, tensor: _fitted(tensor, name, parameters))
+    return well.map(lambda name, tensor: _fitted_tensor(tensor, name, parameters))
 
 
 def check_precision(
     precision: Mapping[str, Tensor], parameters: Mapping[str, Tensor], what: str = "precision"
 ) -> None:
-    """Raise unless `precision` has a finite tensor >= 0 for each parameter, and for no other."""
+    """Raise unless there is a finite tensor >= 0 for each parameter, and for no other.
+
+    Args:
+        precision: one tensor per parameter, by name.
+        parameters: the parameters that it must have been made for.
+        what: the word for `precision` in error messages.
+    """
     for name, parameter in parameters.items():
         if name not in precision:
             raise ValueError(f"expected a {what} for {name!r}, but there is none")
         if not bool(torch.isfinite(parameter).all()):
-            raise ValueError(f"expected finite weights, but {name!r} has others")
+            raise ValueError(f"expected finite weights, but {name!r} has NaN or infinite ones")
     for name, tensor in precision.items():
         if name not in parameters:
-            raise ValueError(f"got a {what} for {name!r}, which is no selected parameter")
+            raise ValueError(f"got a {what} for {name!r}, which is not a selected parameter")
         shape = tuple(parameters[name].shape)
         if tuple(tensor.shape) != shape:
             raise ValueError(
@@ -234,27 +183,21 @@ def check_precision(
             )
 
 
-@cache
-def wide(dtype: torch.dtype) -> torch.dtype:
-    """Return the type wells are kept in: that of the parameter, but at least float32."""
-    return torch.promote_types(dtype, torch.float32)
-
-
-def _fits(tensor: Tensor, name: str, parameters: Mapping[str, Tensor]) -> bool:
+def _tensor_fits(tensor: Tensor, name: str, parameters: Mapping[str, Tensor]) -> bool:
     parameter = parameters.get(name)
     return (
         parameter is not None
         and tensor.shape == parameter.shape
         and tensor.device == parameter.device
-        and tensor.dtype == wide(parameter.dtype)
+        and tensor.dtype == at_least_float32(parameter.dtype)
     )
 
 
-def _fitted(tensor: Tensor, name: str, parameters: Mapping[str, Tensor]) -> Tensor:
+def _fitted_tensor(tensor: Tensor, name: str, parameters: Mapping[str, Tensor]) -> Tensor:
     if name not in parameters:
         raise ValueError(
-            f"the memory holds {name!r}, which the model no longer has; "
-            "forget its tasks or leave it out with parameters='!...' from the start"
+            f"the memory protects {name!r}, which the model no longer has; "
+            "forget its tasks, or exclude it with parameters='!...' from the start"
         )
     parameter = parameters[name]
     old, now = tuple(tensor.shape), tuple(parameter.shape)
@@ -263,7 +206,7 @@ def _fitted(tensor: Tensor, name: str, parameters: Mapping[str, Tensor]) -> Tens
             f"expected {name!r} to keep or gain rows and columns since it was consolidated, "
             f"but its shape went from {old} to {now}"
         )
-    tensor = tensor.to(device=parameter.device, dtype=wide(parameter.dtype))
+    tensor = tensor.to(device=parameter.device, dtype=at_least_float32(parameter.dtype))
     if old == now:
         return tensor
     grown = tensor.new_zeros(now)

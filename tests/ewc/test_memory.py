@@ -135,7 +135,7 @@ def test_a_given_precision_is_copied():
     ("change", "message"),
     [
         (lambda p: p.pop("head.bias"), "expected a precision for 'head.bias'"),
-        (lambda p: p.update(tail=torch.ones(1)), "'tail', which is no selected parameter"),
+        (lambda p: p.update(tail=torch.ones(1)), "'tail', which is not a selected parameter"),
         (lambda p: p.update({"head.bias": torch.ones(2)}), r"\(3,\) for 'head.bias', got \(2,\)"),
         (lambda p: p["head.bias"].fill_(-1.0), ">= 0 for 'head.bias'"),
         (lambda p: p["head.bias"].fill_(torch.nan), ">= 0 for 'head.bias'"),

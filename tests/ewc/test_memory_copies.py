@@ -76,14 +76,14 @@ def test_a_memory_copied_alone_has_a_model_of_its_own_and_can_be_attached(throug
     model, optimizer, memory, _ = trained(keep_tasks=keep_tasks)
     copied = through(memory)
     gc.collect()
-    assert not copied._pulls
+    assert not copied._attachments
     assert copied.tasks == ("A", "B")
     assert torch.equal(copied.penalty(), memory.penalty())
     move(model, 7)
     assert not torch.equal(copied.penalty(), memory.penalty())
-    with pytest.raises(ValueError, match="holds none of them"):
+    with pytest.raises(ValueError, match="has none of them"):
         copied.attach(optimizer)
-    its_own = SGD(copied._model.parameters(), lr=0.1)
+    its_own = SGD(copied._parameters.model.parameters(), lr=0.1)
     copied.attach(its_own)
     before = copied.penalty().item()
     its_own.step()

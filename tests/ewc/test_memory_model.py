@@ -47,7 +47,7 @@ def test_a_removed_pull_no_longer_pulls_and_may_be_attached_again():
     move(twin, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     handle = memory.attach(optimizer)
-    with pytest.raises(RuntimeError, match=r"attached to this optimizer already; remove\(\)"):
+    with pytest.raises(RuntimeError, match=r"already attached to this optimizer; call remove\(\)"):
         memory.attach(optimizer, how="gradient")
     handle.remove()
     handle.remove()
@@ -60,9 +60,9 @@ def test_a_removed_pull_no_longer_pulls_and_may_be_attached_again():
 def test_attach_refuses_strangers():
     memory = EWC(make_model(), strength=1.0)
     stranger = torch.optim.SGD(make_model().parameters(), lr=0.1)
-    with pytest.raises(ValueError, match="holds none of them"):
+    with pytest.raises(ValueError, match="has none of them"):
         memory.attach(stranger)
-    own = torch.optim.SGD(memory._model.parameters(), lr=0.1)
+    own = torch.optim.SGD(memory._parameters.model.parameters(), lr=0.1)
     with pytest.raises(ValueError, match="got how='magic'"):
         memory.attach(own, how="magic")
     memory.attach(own)
@@ -175,7 +175,7 @@ def test_a_parameter_that_vanished_is_named_unless_it_was_left_out():
     memory.anchor(1.0)
     trunk.anchor(1.0)
     model.head = nn.Identity()
-    with pytest.raises(ValueError, match=r"holds 'head\.weight', which the model no longer has"):
+    with pytest.raises(ValueError, match=r"protects 'head\.weight', which the model no longer has"):
         memory.penalty()
     assert trunk.penalty().item() == 0.0
 

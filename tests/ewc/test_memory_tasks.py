@@ -15,7 +15,7 @@ def test_a_name_used_twice_is_refused_without_keep_tasks():
     model = make_model()
     memory = EWC(model, strength=1.0)
     memory.consolidate(make_batches(1), task="A")
-    with pytest.raises(ValueError, match=r"'A' is held already.*keep_tasks=True"):
+    with pytest.raises(ValueError, match=r"already has a task 'A'.*keep_tasks=True"):
         memory.consolidate(make_batches(1), task="A")
 
 

@@ -110,7 +110,7 @@ def test_only_the_selected_weights_move(model, fisher):
 def test_it_cannot_be_entered_twice_at_once(model, fisher):
     before = flat(model.parameters())
     noise = perturbed(model, fisher, 1.0)
-    with noise, pytest.raises(RuntimeError, match="on already"):
+    with noise, pytest.raises(RuntimeError, match="already active"):
         noise.__enter__()
     assert torch.equal(flat(model.parameters()), before)
 
@@ -123,7 +123,7 @@ def test_bad_input_is_refused(model, fisher):
         ("got shape='round'", (fisher, 1.0), {"shape": "round"}),
         ("damping > 0, got 0", (fisher, 1.0), {"shape": "inverse-fisher", "damping": 0.0}),
         ("expected a Fisher for '0.bias'", (part, 1.0), {"parameters": "0.*"}),
-        ("'x', which is no selected", ({**fisher, "x": torch.ones(1)}, 1.0), {}),
+        ("'x', which is not a selected", ({**fisher, "x": torch.ones(1)}, 1.0), {}),
         (
             r"shape \(40,\) for '0.bias', got \(1,\)",
             ({**fisher, "0.bias": torch.ones(1)}, 1.0),

@@ -7,10 +7,9 @@ import pytest
 import torch
 from support.held_regression import STRENGTH, Problem, one_step, train
 from torch import Tensor, nn
-from torch.optim import LBFGS, SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop, SparseAdam
+from torch.optim import LBFGS, SGD, Adam, AdamW, Optimizer, RMSprop, SparseAdam
 
 import ewc
-from ewc.step_size import StepSize
 
 Make = Callable[[nn.Module], Optimizer]
 
@@ -147,7 +146,7 @@ def test_the_proximal_pull_is_finite_for_any_strength(make: Make, strength: floa
     assert not torch.equal(problem.weights(), before)
     if strength == 1e12:
         held = problem.wells[0][0]["weight"][0] > 0
-        anchor = problem.memory._holdings.active.anchor["weight"][0]
+        anchor = problem.memory._wells.active.anchor["weight"][0]
         torch.testing.assert_close(problem.model.weight[0, held], anchor[held])
 
 
@@ -169,7 +168,7 @@ def test_weights_without_a_gradient_go_to_their_anchor(make: Make) -> None:
     problem = Problem(50.0)
     optimizer = make(problem.model)
     problem.memory.attach(optimizer)
-    anchor = problem.memory._holdings.active.anchor["bias"]
+    anchor = problem.memory._wells.active.anchor["bias"]
     for _ in range(500):
         optimizer.zero_grad()
         problem.loss().backward()
@@ -241,42 +240,6 @@ def test_bfloat16_weights_are_pulled_towards_their_anchor(how: str) -> None:
     after = problem.memory.penalty().item()
     assert problem.model.weight.dtype == torch.bfloat16
     assert after < before / 2
-
-
-def test_unknown_steps_are_refused_and_the_gradient_pull_is_named() -> None:
-    class OwnStep(SGD):
-        def step(self, closure=None):
-            return super().step(closure)
-
-    problem = Problem()
-    for optimizer in (Adagrad(problem.model.parameters()), OwnStep(problem.model.parameters())):
-        with pytest.raises(ValueError, match=r"not those of \w+; use .*how='gradient'"):
-            problem.memory.attach(optimizer)
-        problem.memory.attach(optimizer, how="gradient")
-
-
-class SameStep(SGD):
-    pass
-
-
-class Halved(SGD):
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                parameter.data.sub_(parameter.grad, alpha=group["lr"] / 2)
-
-    def step_size(self, group, parameters, states):
-        return StepSize(group["lr"] / 2)
-
-
-@pytest.mark.parametrize("kind", [SameStep, Halved])
-def test_a_subclass_that_keeps_the_step_or_says_its_own_is_known(kind: type[SGD]) -> None:
-    problem = Problem()
-    optimizer = kind(problem.model.parameters(), lr=0.3)
-    problem.memory.attach(optimizer)
-    minimum = problem.minimum()
-    train(problem, optimizer)
-    torch.testing.assert_close(problem.weights(), minimum, rtol=0, atol=1e-8)
 
 
 @pytest.mark.parametrize("how", ["gradient", "proximal"])

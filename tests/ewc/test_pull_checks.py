@@ -34,7 +34,9 @@ def test_held_weights_of_an_optimizer_that_is_not_attached_are_named_once(how: s
     memory = held(model)
     body, head = (SGD(part.parameters(), lr=0.1) for part in (model.body, model.head))
     memory.attach(body, how=how)
-    with pytest.warns(EWCWarning, match=r"holds 'head\.weight', 'head\.bias', but no opt") as told:
+    with pytest.warns(
+        EWCWarning, match=r"protects 'head\.weight', 'head\.bias', but no opt"
+    ) as told:
         one_step(model, body, make_batches(1)[0])
     assert len(told) == 1
     assert told[0].filename.endswith("small_memory.py")  # where step() is called
@@ -75,7 +77,7 @@ def test_a_parameter_replaced_after_attach_is_named() -> None:
     memory.attach(optimizer)
     silent(model, optimizer)
     model.head.bias = nn.Parameter(model.head.bias.detach().clone())
-    with pytest.warns(EWCWarning, match=r"holds 'head\.bias', but .*they were replaced"):
+    with pytest.warns(EWCWarning, match=r"protects 'head\.bias', but .*they were replaced"):
         one_step(model, optimizer, make_batches(1)[0])
     silent(model, optimizer)
 
@@ -193,6 +195,6 @@ def test_the_surviving_share_is_that_of_the_steps_taken() -> None:
         before = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
         one_step(model, optimizer, make_batches(1)[0])
         moved[pulled] = nn.utils.parameters_to_vector(model.parameters()).detach() - before
-        share = surviving_share(optimizer, memory._held())
+        share = surviving_share(optimizer, memory._fit_wells())
     assert share == pytest.approx(float(moved[True].abs().sum() / moved[False].abs().sum()))
     assert share < 0.9

@@ -12,7 +12,15 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, SGD, Adam, Optimizer, RMSprop
 
 from ewc.memory import EWC
-from ewc_paper.games.rmsprop import CappedRMSProp
+from ewc.step_size import StepSize
+
+
+class OwnSteps(SGD):
+    """An optimizer that says itself how large its steps are."""
+
+    def step_size(self, group, parameters, states):
+        return StepSize(group["lr"])
+
 
 MAKES = {
     "sgd": lambda m: SGD(m.parameters(), lr=0.3),
@@ -58,7 +66,7 @@ def test_two_memories_reach_the_minimum_of_the_sum_of_their_penalties(make, hows
 
 def summed_step(weight: Tensor, memories: list[EWC], rate: float) -> Tensor:
     """(θ + η Σ λP m) / (1 + η Σ λP)."""
-    wells = [(memory.strength, memory._holdings.active) for memory in memories]
+    wells = [(memory.strength, memory._wells.active) for memory in memories]
     precision = sum(strength * well.precision["weight"] for strength, well in wells)
     moment = sum(s * well.precision["weight"] * well.anchor["weight"] for s, well in wells)
     return (weight + rate * moment) / (1 + rate * precision)
@@ -87,7 +95,7 @@ def test_the_steps_are_summed_and_not_composed(strengths: tuple[float, float]) -
     check(memories[1:])
     memories[0].attach(optimizers[0])
     check(memories)
-    for handle in (handles[1], memories[0]._pulls[optimizers[0]]):
+    for handle in (handles[1], memories[0]._attachments[optimizers[0]]):
         handle.remove()
     check([])
 
@@ -114,7 +122,7 @@ def test_memories_of_other_selections_and_of_a_part_of_the_model_are_summed() ->
     for name, parameter in before.named_parameters():
         precision, moment = 0.0, 0.0
         for memory in (whole, trunk, head):
-            held = memory._held()
+            held = memory._fit_wells()
             for own, p in held.parameters.items():
                 if own in held.well.precision and names[id(p)] == name:
                     precision += memory.strength * held.well.precision[own]
@@ -150,7 +158,7 @@ def test_the_closure_of_a_line_search_returns_the_sum_of_all_penalties() -> None
 
 @pytest.mark.parametrize(
     "make",
-    [lambda p: SGD(p, lr=0.1), lambda p: CappedRMSProp(list(p), lr=0.1, max_lr=1.0)],
+    [lambda p: SGD(p, lr=0.1), lambda p: OwnSteps(p, lr=0.1)],
     ids=["sgd", "with a step_size of its own"],
 )
 def test_an_attached_optimizer_is_not_kept_alive(make) -> None:
@@ -165,4 +173,4 @@ def test_an_attached_optimizer_is_not_kept_alive(make) -> None:
     del optimizer
     gc.collect()
     assert gone() is None
-    assert not memory._pulls
+    assert not memory._attachments

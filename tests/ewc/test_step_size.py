@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
-from support.held_regression import Problem, one_step
+from support.held_regression import Problem, one_step, train
 from torch import nn
-from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
+from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
 import ewc
-from ewc.step_size import DEVIATION, stable_below
+from ewc.step_size import DEVIATION, StepSize, stability_limit
 
 
 def distances(problem: Problem, optimizer: Optimizer, steps: int) -> list[float]:
@@ -125,7 +125,7 @@ def test_the_explicit_pull_of_sgd_diverges_beyond_the_limit_and_not_below(option
     for factor, diverges in ((0.97, False), (1.03, True)):
         weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
         optimizer = SGD([weight], lr=1.0, **options)
-        optimizer.param_groups[0]["lr"] = factor * stable_below(
+        optimizer.param_groups[0]["lr"] = factor * stability_limit(
             optimizer, optimizer.param_groups[0]
         )
         weight.data.fill_(1.0)
@@ -137,4 +137,40 @@ def test_the_explicit_pull_of_sgd_diverges_beyond_the_limit_and_not_below(option
 
 def test_no_limit_is_known_for_optimizers_that_divide_by_the_gradient() -> None:
     optimizer = Adam([nn.Parameter(torch.zeros(1))])
-    assert stable_below(optimizer, optimizer.param_groups[0]) == math.inf
+    assert stability_limit(optimizer, optimizer.param_groups[0]) == math.inf
+
+
+def test_unknown_steps_are_refused_and_the_gradient_pull_is_named() -> None:
+    class OwnStep(SGD):
+        def step(self, closure=None):
+            return super().step(closure)
+
+    problem = Problem()
+    for optimizer in (Adagrad(problem.model.parameters()), OwnStep(problem.model.parameters())):
+        with pytest.raises(ValueError, match=r"not those of \w+; use .*how='gradient'"):
+            problem.memory.attach(optimizer)
+        problem.memory.attach(optimizer, how="gradient")
+
+
+class SameStep(SGD):
+    pass
+
+
+class Halved(SGD):
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.data.sub_(parameter.grad, alpha=group["lr"] / 2)
+
+    def step_size(self, group, parameters, states):
+        return StepSize(group["lr"] / 2)
+
+
+@pytest.mark.parametrize("kind", [SameStep, Halved])
+def test_a_subclass_that_keeps_the_step_or_says_its_own_is_known(kind: type[SGD]) -> None:
+    problem = Problem()
+    optimizer = kind(problem.model.parameters(), lr=0.3)
+    problem.memory.attach(optimizer)
+    minimum = problem.minimum()
+    train(problem, optimizer)
+    torch.testing.assert_close(problem.weights(), minimum, rtol=0, atol=1e-8)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ewc.wells import Well, add, energy, fit, merged
+from ewc.wells import Well, add, energy, fitted, merged
 
 SIZE = 4
 finite = st.floats(-10, 10, width=32)
@@ -108,11 +108,11 @@ def test_a_grown_parameter_is_held_on_its_leading_block_alone(old, growth, seed)
     )
     new = [size + more for size, more in zip(old, growth, strict=False)]
     theta = torch.randn(new, generator=generator, requires_grad=True)
-    fitted = fit(well, {"w": theta})
+    following = fitted(well, {"w": theta})
     block = tuple(slice(size) for size in old)
     held = well.precision["w"] * (theta[block] - well.anchor["w"]) ** 2
-    torch.testing.assert_close(energy(fitted, {"w": theta}), held.sum())
-    (gradient,) = torch.autograd.grad(energy(fitted, {"w": theta}), theta)
+    torch.testing.assert_close(energy(following, {"w": theta}), held.sum())
+    (gradient,) = torch.autograd.grad(energy(following, {"w": theta}), theta)
     free = torch.ones(new, dtype=torch.bool)
     free[block] = False
     assert not gradient[free].any()
@@ -120,30 +120,30 @@ def test_a_grown_parameter_is_held_on_its_leading_block_alone(old, growth, seed)
 
 def test_a_well_that_fits_is_returned_as_it_is():
     well = make([1.0] * SIZE, [0.0] * SIZE)
-    assert fit(well, {"w": torch.zeros(SIZE, dtype=torch.float64)}) is well
+    assert fitted(well, {"w": torch.zeros(SIZE, dtype=torch.float64)}) is well
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (3, 2), (3,), (3, 3, 1), ()])
 def test_a_parameter_that_shrank_or_changed_rank_is_named(shape):
     well = Well({"w": torch.ones(3, 3)}, {"w": torch.ones(3, 3)})
     with pytest.raises(ValueError, match=r"'w'.*\(3, 3\) to \("):
-        fit(well, {"w": torch.zeros(shape)})
+        fitted(well, {"w": torch.zeros(shape)})
 
 
 def test_a_parameter_that_vanished_is_named():
-    with pytest.raises(ValueError, match="holds 'w', which the model no longer has"):
-        fit(make([1.0] * SIZE, [0.0] * SIZE), {})
+    with pytest.raises(ValueError, match="protects 'w', which the model no longer has"):
+        fitted(make([1.0] * SIZE, [0.0] * SIZE), {})
 
 
 def test_wells_follow_the_type_of_the_parameters_but_not_below_float32():
     well = make([1.0] * SIZE, [0.0] * SIZE, torch.float32)
-    assert fit(well, {"w": torch.zeros(SIZE, dtype=torch.bfloat16)}) is well
-    widened = fit(well, {"w": torch.zeros(SIZE, dtype=torch.float64)})
+    assert fitted(well, {"w": torch.zeros(SIZE, dtype=torch.bfloat16)}) is well
+    widened = fitted(well, {"w": torch.zeros(SIZE, dtype=torch.float64)})
     assert widened.precision["w"].dtype == widened.anchor["w"].dtype == torch.float64
 
 
 def test_wells_follow_the_device_of_the_parameters():
     """The meta device stands for any other one: it is there on every machine."""
     well = make([1.0] * SIZE, [0.0] * SIZE)
-    moved = fit(well, {"w": torch.zeros(SIZE, dtype=torch.float64, device="meta")})
+    moved = fitted(well, {"w": torch.zeros(SIZE, dtype=torch.float64, device="meta")})
     assert moved.precision["w"].device.type == moved.anchor["w"].device.type == "meta"

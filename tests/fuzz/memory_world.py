@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ewc.fisher import fisher_diagonal
 from ewc.memory import EWC
 from ewc.parameters import select_parameters
 from ewc.pull import Pull
@@ -81,8 +82,11 @@ class World:
         if (both := self._pair(memory)) and self._selectable(both[1].parameters):
             real, naive = both
             generator = torch.Generator().manual_seed(seed)
-            batches = [torch.randn(5, 3, generator=generator, dtype=torch.float64)]
-            self._hold(naive, task, lambda: real.consolidate(batches, task=task))
+            data = [torch.randn(5, 3, generator=generator, dtype=torch.float64)]
+            if seed % 2:  # a ready Fisher
+                selected = select_parameters(self.model, naive.parameters)
+                data = fisher_diagonal(self.model, data, parameters=selected.__contains__)
+            self._hold(naive, task, lambda: real.consolidate(data, task=task))
 
     def _hold(self, naive: NaiveMemory, task: str | None, hold: Callable[[], Tensors]) -> None:
         if task in naive.tasks and not naive.keep_tasks:

@@ -10,18 +10,19 @@ import random
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import prod
 
 import torch
 from support.reference import EXACT, batch_of_one_fisher, the_target
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 import ewc
 
+from .model_layers import LAYERS
+from .model_plain_operations import PLAIN_OPERATIONS
+from .model_state import Make, State
+
 TOLERANCE = 1e-9
-Dims = tuple[tuple[str, ...], ...]
+OPERATIONS: dict[str, Make] = {**LAYERS, **PLAIN_OPERATIONS}
 
 
 class Mismatch(AssertionError):
@@ -52,36 +53,7 @@ class Program:
         return f"{self.kind} {self.likelihood}, batches {sizes}, seed {self.seed}\n{steps}"
 
 
-@dataclass
-class State:
-    """A tensor on its way: what its dimensions hold, but for the last, which has the features."""
-
-    x: Tensor
-    dims: Dims
-    sizes: dict[str, int]
-    keep: Tensor  # (samples, positions): true where there is a token
-    inputs: Tensor
-
-    def shaped(self, x: Tensor, dims: Dims) -> "State":
-        return replace(self, x=x, dims=dims)
-
-    def index(self, axis: str) -> int | None:
-        """The dimension that holds this axis and nothing else."""
-        return self.dims.index((axis,)) if (axis,) in self.dims else None
-
-    def unfolded(self, *order: str) -> Tensor:
-        """The tensor with one dimension per axis, in this order first."""
-        axes = [axis for dim in self.dims for axis in dim]
-        x = self.x.reshape(*(self.sizes[axis] for axis in axes), self.x.shape[-1])
-        rest = [axis for axis in axes if axis not in order]
-        return x.permute(*(axes.index(axis) for axis in [*order, *rest]), len(axes))
-
-
-Run = Callable[[State], State]
-Make = Callable[[random.Random, int], tuple[nn.Module, Callable[[nn.Module, State], State], int]]
-
-
-class Step(nn.Module):
+class OperationModule(nn.Module):
     """One operation with its parameters."""
 
     def __init__(self, operation: Operation, width: int) -> None:
@@ -99,7 +71,7 @@ class Model(nn.Module):
         width = WIDTH
         self.steps = nn.ModuleList()
         for operation in program.operations:
-            step = Step(operation, width)
+            step = OperationModule(operation, width)
             width = step.width
             self.steps.append(step)
         self.head = nn.Linear(width, 3)
@@ -125,356 +97,6 @@ class Model(nn.Module):
 
 
 WIDTH = 4
-
-
-def _featurewise(make: Callable[[int], nn.Module]) -> Make:
-    """A module that acts on the last dimension only."""
-    return lambda rng, width: (
-        make(width), lambda m, s: s.shaped(m(s.x), s.dims), width
-    )  # fmt: skip
-
-
-def _linear(rng: random.Random, width: int) -> tuple[nn.Module, Callable[..., State], int]:
-    out = rng.choice([4, 6, 8])  # the norm of two features is ±1: all rounding
-    layer = nn.Linear(width, out, bias=rng.random() < 0.7)
-    style = rng.choice(["module", "matmul", "einsum", "rows"])
-
-    def run(m: nn.Module, s: State) -> State:
-        if style == "module":
-            y = m(s.x)
-        elif style == "matmul":
-            y = s.x @ m.weight.t()
-        elif style == "einsum":
-            y = torch.einsum("...i,oi->...o", s.x, m.weight)
-        else:
-            y = m(s.x.reshape(-1, width)).reshape(*s.x.shape[:-1], out)
-        return s.shaped(y, s.dims)
-
-    return layer, run, out
-
-
-def _tied(rng: random.Random, width: int) -> tuple[nn.Module, Callable[..., State], int]:
-    """One weight used several times: as it is, transposed, cut, scaled, reshaped."""
-    layer = nn.Linear(width, width)
-    way = rng.choice(["twice", "transposed", "cut", "scaled", "reshaped", "gain"])
-
-    def run(m: nn.Module, s: State) -> State:
-        y = m(s.x).tanh()
-        w = m.weight
-        z = {
-            "twice": lambda: m(y),
-            "transposed": lambda: F.linear(y, w.t()),
-            "cut": lambda: torch.cat(
-                [F.linear(y, w[: width // 2]), F.linear(y, w[width // 2 :])], -1
-            ),
-            "scaled": lambda: F.linear(y, 2 * w, m.bias),
-            "reshaped": lambda: F.linear(y, w.t().reshape(width, width)),
-            "gain": lambda: y * m.bias + w[0],
-        }[way]()
-        return s.shaped(z, s.dims)
-
-    return layer, run, width
-
-
-def _bare(rng: random.Random, width: int) -> tuple[nn.Module, Callable[..., State], int]:
-    """Gains and shifts, per feature or per position, shared or looked up."""
-    parts = nn.ParameterDict(
-        {
-            "gain": nn.Parameter(torch.randn(width)),
-            "shift": nn.Parameter(torch.randn(1, 1, width)),
-            "places": nn.Parameter(torch.randn(MAX_LENGTH, width)),
-        }
-    )
-    way = rng.choice(["gain", "shift", "places", "lookup", "own", "expand", "alpha"])
-
-    def run(m: nn.Module, s: State) -> State:
-        if way == "gain":
-            return s.shaped(s.x * m["gain"], s.dims)
-        if way == "alpha":
-            return s.shaped(torch.add(s.x, m["gain"], alpha=s.sizes["T"]), s.dims)
-        if way == "shift" or s.dims != (("B",), ("T",)):
-            return s.shaped(s.x + m["shift"].view(-1), s.dims)
-        length = s.sizes["T"]
-        if way == "places":
-            shift = m["places"][:length]
-        elif way == "lookup":
-            shift = F.embedding(torch.arange(length)[None], m["places"])
-        elif way == "own":
-            kept = s.keep.long()
-            order = torch.arange(length)[None] if bool(s.keep.all()) else kept.cumsum(1) - kept
-            shift = F.embedding(order, m["places"])
-        else:
-            shift = m["places"][None, :length].expand(len(s.x), -1, -1) * s.inputs[..., :1]
-        return s.shaped(s.x + shift, s.dims)
-
-    return parts, run, width
-
-
-def _attention(rng: random.Random, width: int) -> tuple[nn.Module, Callable[..., State], int]:
-    batch_first, way = rng.random() < 0.5, rng.choice(["module", "encoder", "functional", "masked"])
-    if way == "encoder":
-        part: nn.Module = nn.TransformerEncoderLayer(width, 2, 5, 0.0, batch_first=batch_first)
-    elif way == "functional":
-        part = nn.Linear(width, 3 * width)
-    else:
-        part = nn.MultiheadAttention(width, 2, batch_first=batch_first)
-
-    def attend(m: nn.Module, x: Tensor, padding: Tensor | None) -> Tensor:
-        if way == "functional":
-            q, k, v = m(x).chunk(3, -1)
-            return F.scaled_dot_product_attention(q, k, v)
-        if not batch_first:
-            x = x.transpose(0, 1).contiguous()
-        y = m(x) if way == "encoder" else m(x, x, x, key_padding_mask=padding)[0]
-        return y if batch_first else y.transpose(0, 1)
-
-    def run(m: nn.Module, s: State) -> State:
-        at = s.index("T")
-        if at is None:
-            return s
-        x = s.x.movedim(at, -2)
-        padding = ~s.keep if way == "masked" and s.dims == (("B",), ("T",)) else None
-        y = attend(m, x.reshape(-1, *x.shape[-2:]), padding)
-        return s.shaped(y.reshape(x.shape).movedim(-2, at), s.dims)
-
-    return part, run, width
-
-
-def _convolution(rng: random.Random, width: int) -> tuple[nn.Module, Callable[..., State], int]:
-    groups = rng.choice([1, 2])
-    layers = nn.Sequential(nn.Conv1d(width, width, 3, padding=1, groups=groups))
-    norm = rng.choice([None, "group", "batch"])
-    if norm:
-        layers.append(nn.GroupNorm(width // 2, width) if norm == "group" else nn.BatchNorm1d(width))
-
-    def run(m: nn.Module, s: State) -> State:
-        at = s.index("T")
-        if at is None:
-            return s
-        x = s.x.movedim(at, -1)
-        y = m(x.reshape(-1, *x.shape[-2:]))
-        return s.shaped(y.reshape(x.shape).movedim(-1, at), s.dims)
-
-    return layers, run, width
-
-
-def _recurrent(rng: random.Random, width: int) -> tuple[nn.Module, Callable[..., State], int]:
-    kind, batch_first = rng.choice([nn.GRU, nn.LSTM, nn.RNN]), rng.random() < 0.5
-    layer = kind(width, width, batch_first=batch_first)
-
-    def run(m: nn.Module, s: State) -> State:
-        at = s.index("T")
-        if at is None:
-            return s
-        x = s.x.movedim(at, -2)
-        rows = x.reshape(-1, *x.shape[-2:])
-        y = m(rows)[0] if batch_first else m(rows.transpose(0, 1))[0].transpose(0, 1)
-        return s.shaped(y.reshape(x.shape).movedim(-2, at), s.dims)
-
-    return layer, run, width
-
-
-def _plain(run: Callable[[random.Random, State], State]) -> Make:
-    """An operation without parameters; its choices depend on its number only."""
-
-    def make(rng: random.Random, width: int) -> tuple[nn.Module, Callable[..., State], int]:
-        number = rng.random()
-        return nn.Identity(), lambda m, s: run(random.Random(number), s), width
-
-    return make
-
-
-def _permute(rng: random.Random, s: State) -> State:
-    order = list(range(len(s.dims)))
-    rng.shuffle(order)
-    x = s.x.permute(*order, len(order))
-    return s.shaped(x.contiguous() if rng.random() < 0.5 else x, tuple(s.dims[i] for i in order))
-
-
-def _fold(rng: random.Random, s: State) -> State:
-    if len(s.dims) < 2:
-        return s
-    at = rng.randrange(len(s.dims) - 1)
-    dims = (*s.dims[:at], s.dims[at] + s.dims[at + 1], *s.dims[at + 2 :])
-    return s.shaped(s.x.flatten(at, at + 1), dims)
-
-
-def _unfold(rng: random.Random, s: State) -> State:
-    folded = [i for i, dim in enumerate(s.dims) if len(dim) > 1]
-    if not folded:
-        return s
-    at = rng.choice(folded)
-    cut = rng.randrange(1, len(s.dims[at]))
-    first, second = s.dims[at][:cut], s.dims[at][cut:]
-    x = s.x.unflatten(at, (prod(s.sizes[a] for a in first), prod(s.sizes[a] for a in second)))
-    return s.shaped(x, (*s.dims[:at], first, second, *s.dims[at + 1 :]))
-
-
-def _pair(rng: random.Random, s: State) -> State:
-    """Both halves of a pair in one tensor, one after the other or side by side."""
-    if any("P" in dim for dim in s.dims):
-        return s
-    halves = [s.x, s.x.flip(-1) * 0.5]
-    if rng.random() < 0.5:
-        return s.shaped(torch.cat(halves), (("P", *s.dims[0]), *s.dims[1:]))
-    at = rng.randrange(len(s.dims) + 1)
-    return s.shaped(torch.stack(halves, at), (*s.dims[:at], ("P",), *s.dims[at:]))
-
-
-def _pool(rng: random.Random, s: State) -> State:
-    at = s.index("T")
-    if at is None or len(s.dims) < 2:
-        return s
-    way = rng.choice(["mean", "sum", "max", "first", "last", "softmax", "norm"])
-    x = {
-        "mean": lambda: s.x.mean(at),
-        "sum": lambda: s.x.sum(at),
-        "max": lambda: s.x.max(at).values,
-        "first": lambda: s.x.select(at, 0),
-        "last": lambda: s.x.select(at, -1),
-        "softmax": lambda: (s.x.softmax(at) * s.x).sum(at),
-        "norm": lambda: F.normalize(s.x, dim=-1).sum(at),
-    }[way]()
-    return s.shaped(x, tuple(dim for dim in s.dims if dim != ("T",)))
-
-
-def _activation(rng: random.Random, s: State) -> State:
-    functions = [
-        torch.tanh, F.gelu, F.silu, torch.sigmoid, F.leaky_relu, lambda x: x.clone().relu_(),
-        lambda x: x.clone().mul_(0.5), lambda x: x.softmax(-1), lambda x: x - x.mean(-1, True),
-        lambda x: torch.where(x > 0, x, 0.5 * x), lambda x: x.masked_fill(x < -1, -1.0),
-    ]  # fmt: skip
-    return s.shaped(rng.choice(functions)(s.x), s.dims)
-
-
-def _overwritten(rng: random.Random, s: State) -> State:
-    """A part of a tensor written in place."""
-    y = s.x.clone()
-    y[..., :2] = y[..., :2].tanh() * 2
-    y[..., 1] += 0.5 * s.x[..., 0]
-    return s.shaped(y, s.dims)
-
-
-def _within(rng: random.Random, s: State) -> State:
-    """Positions rolled, turned round, or gated by their neighbours."""
-    at = s.index("T")
-    if at is None:
-        return s
-    way = rng.choice(["roll", "flip", "cumsum", "pad", "gate"])
-    x = {
-        "roll": lambda: s.x + s.x.roll(1, at),
-        "flip": lambda: s.x.flip(at) * s.x,
-        "cumsum": lambda: s.x.cumsum(at) / s.sizes["T"],
-        "pad": lambda: F.pad(s.x.movedim(at, -1), (1, 0))[..., :-1].movedim(-1, at) + s.x,
-        "gate": lambda: s.x * s.x.mean(at, keepdim=True).sigmoid(),
-    }[way]()
-    return s.shaped(x, s.dims)
-
-
-class _Doubled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: object, x: Tensor) -> Tensor:
-        return 2 * x
-
-    @staticmethod
-    def backward(ctx: object, grad: Tensor) -> Tensor:
-        return 2 * grad
-
-
-def _opaque(rng: random.Random, s: State) -> State:
-    """Through a function of the user's own, a checkpoint, or a loop over the rows."""
-    way = rng.choice(["function", "checkpoint", "loop", "index"])
-    x = {
-        "function": lambda: _Doubled.apply(s.x),
-        "checkpoint": lambda: checkpoint(lambda t: t.tanh() * 2, s.x, use_reentrant=False),
-        "loop": lambda: torch.stack([row.tanh() for row in s.x]),
-        "index": lambda: s.x[torch.arange(len(s.x))],
-    }[way]()
-    return s.shaped(x, s.dims)
-
-
-def _ragged(rng: random.Random, width: int) -> tuple[nn.Module, Callable[..., State], int]:
-    """Only the tokens that are kept go through a layer; then they are pooled, or put back."""
-    layer = nn.Linear(width, width)
-    way = rng.choice(["matrix", "sparse", "mask", "segment", "bag", "add", "put"])
-
-    def run(m: nn.Module, s: State) -> State:
-        if s.dims != (("B",), ("T",)):
-            return s
-        lengths = s.keep.sum(1)
-        rows = m(s.x[s.keep]).tanh()
-        if way == "put":
-            return s.shaped(torch.zeros_like(s.x).index_put((s.keep,), rows), s.dims)
-        owner = torch.arange(len(s.x)).repeat_interleave(lengths)
-        matrix = F.one_hot(owner, len(s.x)).T.to(rows.dtype)
-        starts = F.pad(lengths.cumsum(0), (1, 0))[:-1]
-        x = {
-            "matrix": lambda: matrix @ rows,
-            "sparse": lambda: torch.sparse.mm(matrix.to_sparse(), rows),
-            "mask": lambda: (matrix.unsqueeze(-1) * rows).sum(1),
-            "segment": lambda: torch.segment_reduce(rows, "sum", lengths=lengths),
-            "bag": lambda: F.embedding_bag(torch.arange(len(rows)), rows, starts, mode="sum"),
-            "add": lambda: rows.new_zeros(len(s.x), width).index_add(0, owner, rows),
-        }[way]()
-        return s.shaped(x, (("B",),))
-
-    return layer, run, width
-
-
-def _sorted(rng: random.Random, width: int) -> tuple[nn.Module, Callable[..., State], int]:
-    """Samples sorted by their data, through a layer, and back."""
-    layer = nn.Linear(width, width)
-
-    def run(m: nn.Module, s: State) -> State:
-        if s.dims[0] != ("B",):
-            return s
-        order = s.inputs[:, 0, 0].argsort()
-        return s.shaped(m(s.x[order])[order.argsort()].tanh(), s.dims)
-
-    return layer, run, width
-
-
-def _residual(rng: random.Random, width: int) -> tuple[nn.Module, Callable[..., State], int]:
-    layers = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 5), nn.GELU(), nn.Linear(5, width))
-    return layers, lambda m, s: s.shaped(s.x + m(s.x), s.dims), width
-
-
-def _gated(rng: random.Random, width: int) -> tuple[nn.Module, Callable[..., State], int]:
-    layer = nn.Linear(width, 2 * width)
-
-    def run(m: nn.Module, s: State) -> State:
-        value, gate = m(s.x).chunk(2, -1) if rng_bit else m(s.x).split([width, width], -1)
-        return s.shaped(value * gate.sigmoid(), s.dims)
-
-    rng_bit = rng.random() < 0.5
-    return layer, run, width
-
-
-OPERATIONS: dict[str, Make] = {
-    "linear": _linear,
-    "tied": _tied,
-    "bare": _bare,
-    "attention": _attention,
-    "convolution": _convolution,
-    "recurrent": _recurrent,
-    "ragged": _ragged,
-    "sorted": _sorted,
-    "residual": _residual,
-    "gated": _gated,
-    "layer_norm": _featurewise(nn.LayerNorm),
-    "rms_norm": _featurewise(nn.RMSNorm),
-    "prelu": _featurewise(lambda width: nn.PReLU()),
-    "permute": _plain(_permute),
-    "fold": _plain(_fold),
-    "unfold": _plain(_unfold),
-    "pair": _plain(_pair),
-    "pool": _plain(_pool),
-    "activation": _plain(_activation),
-    "overwritten": _plain(_overwritten),
-    "within": _plain(_within),
-    "opaque": _plain(_opaque),
-}
-MAX_LENGTH = 8
 # The exact loop over all patterns of a bernoulli likelihood would take too long.
 FISHERS = [
     ("empirical", "categorical"),

@@ -9,7 +9,8 @@ import ewc.memory
 import ewc.pull
 import ewc.step_size
 import ewc.wells
-from ewc.wells import Holdings, Well
+from ewc.task_wells import TaskWells
+from ewc.wells import Well
 from fuzz.memory_programs import Mismatch, Operation, execute, program, run, shrink
 
 PROGRAMS, PARTS = 150, 6
@@ -32,15 +33,15 @@ def without_bottom(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def without_forgetting(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forget(self: Holdings, task: str, parameters: object) -> Holdings:
+    def remove(self: TaskWells, task: str, parameters: object) -> TaskWells:
         kept = {name: well for name, well in self.kept.items() if name != task}
         return dataclasses.replace(self, tasks=tuple(kept), kept=kept)
 
-    monkeypatch.setattr(Holdings, "forget", forget)
+    monkeypatch.setattr(TaskWells, "remove", remove)
 
 
 def with_the_last_memory_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ewc.pull, "joined", lambda several: several[-1])
+    monkeypatch.setattr(ewc.pull, "combined", lambda states: states[-1])
 
 
 def with_momentum_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,26 +62,29 @@ def with_copies_that_do_not_pull(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def with_grown_parts_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    fitted = ewc.wells._fitted
+def with_grown_parts_pulled(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted = ewc.wells._fitted_tensor
 
-    def held(tensor: object, name: str, parameters: dict) -> object:
+    def pulled(tensor: object, name: str, parameters: dict) -> object:
         old = fitted(tensor, name, parameters)
         return old.where(old != 0, 0.1) if old.shape != tensor.shape else old
 
-    monkeypatch.setattr(ewc.wells, "_fitted", held)
+    monkeypatch.setattr(ewc.wells, "_fitted_tensor", pulled)
 
 
-def with_tasks_left_out_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Holdings, "activate", lambda self, parameters: self)
+def with_active_wells_never_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave_out(self: TaskWells, tasks: tuple[str, ...], parameters: object) -> TaskWells:
+        return dataclasses.replace(self, left_out=tasks)
+
+    monkeypatch.setattr(TaskWells, "leave_out", leave_out)
 
 
 def with_loaded_tasks_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     unpack = ewc.memory.unpack
 
-    def empty(*args: object, **options: object) -> tuple[Well, dict[str, Well], dict]:
-        _, kept, values = unpack(*args, **options)
-        return Well(), kept, values
+    def empty(*args: object) -> tuple[TaskWells, float]:
+        wells, strength = unpack(*args)
+        return dataclasses.replace(wells, total=Well(), active=Well()), strength
 
     monkeypatch.setattr(ewc.memory, "unpack", empty)
 
@@ -94,8 +98,8 @@ def with_loaded_tasks_lost(monkeypatch: pytest.MonkeyPatch) -> None:
         with_momentum_ignored,
         without_corrections,
         with_copies_that_do_not_pull,
-        with_grown_parts_held,
-        with_tasks_left_out_for_ever,
+        with_grown_parts_pulled,
+        with_active_wells_never_renewed,
         with_loaded_tasks_lost,
     ],
 )

@@ -74,8 +74,8 @@ def batch_of_one_fisher(
     for n in range(len(inputs[0])):
         output = model(*(x[n : n + 1] for x in inputs))
         target = None if targets is None else targets[n : n + 1]
-        labelled = target is not None and likelihood == "categorical"
-        count += int((target != -100).sum()) if labelled else output[..., 0].numel()
+        labeled = target is not None and likelihood == "categorical"
+        count += int((target != -100).sum()) if labeled else output[..., 0].numel()
         for weight, label in weighted_labels(output.detach(), target):
             value = log_probability(output, likelihood, label)
             grads = torch.autograd.grad(

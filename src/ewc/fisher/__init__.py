@@ -1,6 +1,4 @@
-"""How much each weight matters to a task: the diagonal Fisher information, and how two of them
-overlap.
-"""
+"""How much each weight matters to a task: the diagonal Fisher information, and its overlaps."""
 
 from ewc.fisher.diagonal import fisher_diagonal
 from ewc.fisher.overlap import fisher_overlap, fisher_overlap_by_layer

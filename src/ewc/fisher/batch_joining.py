@@ -1,46 +1,46 @@
-"""Small batches gathered into one: a pass over few samples is mostly overhead."""
+"""Small batches joined into one, because a pass over a few samples is mostly overhead."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ewc.fisher.batches import Batch
+from ewc.fisher.batches import FisherBatch
 
 
-class Gathering:
-    """Up to `room` samples of batches like `first`, copied into memory of their own.
+class BatchBuffer:
+    """Up to `capacity` samples from batches like `first`.
 
-    They are copied at once because a loader may fill the same tensors anew.
+    Samples are copied as soon as they are added, because a loader may reuse its tensors.
     """
 
-    def __init__(self, first: Batch, room: int) -> None:
-        self.room = room
-        self.memory = first.map(lambda tensor: tensor.new_empty(room, *tensor.shape[1:]))
-        self.parts: list[tuple[str, int]] = []
+    def __init__(self, first: FisherBatch, capacity: int) -> None:
+        self.capacity = capacity
+        self._samples = first.map(lambda tensor: tensor.new_empty(capacity, *tensor.shape[1:]))
+        self._parts: list[tuple[str, int]] = []  # name and size of each batch
 
     @property
     def size(self) -> int:
-        """The samples gathered so far."""
-        return sum(size for _, size in self.parts)
+        """Number of samples in the buffer."""
+        return sum(size for _, size in self._parts)
 
-    def takes(self, batch: Batch) -> bool:
+    def accepts(self, batch: FisherBatch) -> bool:
         """Whether there is room for the batch, and it differs in nothing but its samples."""
-        return self.size + batch.size <= self.room and self.memory.fits(batch)
+        return self.size + batch.size <= self.capacity and self._samples.is_like(batch)
 
-    def add(self, batch: Batch) -> None:
-        """Copy a batch to the end."""
+    def add(self, batch: FisherBatch) -> None:
+        """Copy a batch to the end of the buffer."""
         start = self.size
-        for mine, theirs in zip(self.memory.tensors, batch.tensors, strict=True):
-            mine[start : start + batch.size].copy_(theirs)
-        self.parts.append((batch.where, batch.size))
+        for buffer, tensor in zip(self._samples.tensors, batch.tensors, strict=True):
+            buffer[start : start + batch.size].copy_(tensor)
+        self._parts.append((batch.where, batch.size))
 
-    def together(self) -> Batch:
-        """All samples as one batch."""
-        where = f"{self.parts[0][0]} to {self.parts[-1][0]}"
-        return replace(self.memory.take(0, self.size), where=where)
+    def joined(self) -> FisherBatch:
+        """Return all samples as one batch."""
+        where = f"{self._parts[0][0]} to {self._parts[-1][0]}"
+        return replace(self._samples.take(0, self.size), where=where)
 
-    def one_by_one(self) -> Iterator[Batch]:
-        """The batches as they came."""
+    def separate(self) -> Iterator[FisherBatch]:
+        """Yield the batches as they were added."""
         start = 0
-        for where, size in self.parts:
-            yield replace(self.memory.take(start, start + size), where=where)
+        for where, size in self._parts:
+            yield replace(self._samples.take(start, start + size), where=where)
             start += size

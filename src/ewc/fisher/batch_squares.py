@@ -1,116 +1,121 @@
-"""The squared per-sample gradients of a whole batch, from one backward pass per cotangent and the
-rules.
-"""
+"""The squared per-sample gradients of a whole batch: backward passes, and rules."""
 
 from functools import cached_property
 
 from torch import Tensor
 
-from ewc.fisher.autograd.binders import bind, padding_row
+from ewc.dtypes import widened
+from ewc.fisher.autograd.binders import WeightInput, bind, padding_row
 from ewc.fisher.autograd.graph import Graph
 from ewc.fisher.autograd.plan import Plan, Use
-from ewc.fisher.autograd.rules import Lookup, Rule, add_sum_of_squares, chunks, widen
+from ewc.fisher.autograd.rules import EmbeddingRule, Rule, add_sum_of_squares, chunks
 
 
-class BatchWork:
-    """The rules of one batch, bound to its graph."""
+class BatchSquares:
+    """Adds the squared gradients of one batch to the totals, with rules made from its graph.
+
+    Args:
+        totals: the sums of squares by parameter name, which are added to.
+        graph: the graph of the batch.
+        plan: which parameters have rules, and where.
+        size: the number of samples.
+    """
 
     def __init__(self, totals: dict[str, Tensor], graph: Graph, plan: Plan, size: int) -> None:
         self.totals, self.graph, self.plan, self.size = totals, graph, plan, size
+        single_use = {name: [use] for name, use in plan.single_use.items()}
         self.uses = {
-            name: [(use, self.rule(name, use)) for use in uses]
-            for name, uses in [*((n, [u]) for n, u in plan.single.items()), *plan.summed.items()]
+            name: [(use, self._rule(name, use)) for use in uses]
+            for name, uses in {**single_use, **plan.multi_use}.items()
         }
-        self.squared: dict[int, Tensor] = {}
+        self._squared: dict[int, Tensor] = {}
 
     @cached_property
-    def single(self) -> list[tuple[int, Tensor, Rule]]:
-        """Parameters whose squares can be taken at the only operation that uses them."""
+    def _single_use(self) -> list[tuple[int, Tensor, Rule]]:
+        """For each parameter with one use: the operation, its total as seen there, and the rule."""
         found = []
-        for name in self.plan.single:
+        for name in self.plan.single_use:
             ((use, rule),) = self.uses[name]
-            total = use.seen(self.graph, self.totals[name].unsqueeze(0))[0]
+            total = use.view(self.graph, self.totals[name].unsqueeze(0))[0]
             found.append((use.node, total, rule))
         return found
 
-    def rule(self, name: str, use: Use) -> Rule:
-        weight = (
-            self.graph.shape(use.steps[-1].node, use.steps[-1].number)
-            if use.steps
+    def _rule(self, name: str, use: Use) -> Rule:
+        shape = (
+            self.graph.shape(use.path[-1].node, use.path[-1].number)
+            if use.path
             else self.totals[name].shape
         )
-        return bind(
-            self.graph.nodes[use.node], use.slot, self.plan.layouts[use.node], weight, self.size
-        )
+        node, layout = self.graph.nodes[use.node], self.plan.layouts[use.node]
+        return bind(WeightInput(node, use.slot, layout, shape), self.size)
 
-    def pull_back(self, output: Tensor, vector: Tensor) -> dict[int, Tensor]:
-        """The gradient of one cotangent at every operation, by sample."""
+    def backward(self, output: Tensor, cotangent: Tensor) -> dict[int, Tensor]:
+        """Return the gradient at every operation, samples first, for one cotangent."""
         if not self.plan.nodes:
             return {}
-        raw = self.graph.pull_back(output, vector, self.plan.nodes)
+        raw = self.graph.backward(output, cotangent.to(output.dtype), self.plan.nodes)
         layouts = self.plan.layouts
         return {
-            node: layouts[node].by_sample(widen(grad), self.size)
+            node: layouts[node].by_sample(widened(grad), self.size)
             for node, grad in zip(self.plan.nodes, raw, strict=True)
         }
 
     def gradient(self, name: str, grads: dict[int, Tensor], sample: int) -> Tensor:
-        """A parameter's gradient for one sample."""
+        """Return a parameter's gradient for one sample, given the gradients at the operations."""
         buffer = self.totals[name].new_zeros(1, *self.totals[name].shape)
         for use, rule in self.uses[name]:
-            self.add_use(buffer, use, rule, grads[use.node], sample, sample + 1)
+            self._add_use(buffer, use, rule, grads[use.node], sample, sample + 1)
         return buffer[0]
 
-    def leave_out(self, names: list[str]) -> None:
+    def use_no_rule_for(self, names: list[str]) -> None:
         """Leave these parameters to be done one sample at a time."""
-        self.plan.leave_out(names)
+        self.plan.use_no_rule_for(names)
         self.uses = {name: uses for name, uses in self.uses.items() if name not in names}
 
     def add(self, grads: dict[int, Tensor]) -> None:
-        """Square the gradients of one cotangent at each operation."""
-        for node in {node for node, _, rule in self.single if rule.separable}:
-            # the other factor of a separable square is the same for every cotangent
+        """Add the squares for one cotangent, given the gradients at the operations."""
+        for node in {node for node, _, rule in self._single_use if rule.separable}:
+            # the other factor of a separable square is the same for all cotangents: see `finish`
             grad = grads[node]
-            self.squared[node] = (
-                self.squared[node].addcmul_(grad, grad) if node in self.squared else grad.square()
+            self._squared[node] = (
+                self._squared[node].addcmul_(grad, grad) if node in self._squared else grad.square()
             )
-        for node, total, rule in self.single:
+        for node, total, rule in self._single_use:
             if not rule.separable:
                 rule.add_squares(total, grads[node])
-        for name in self.plan.summed:
-            self.add_summed(self.totals[name], self.uses[name], grads)
+        for name in self.plan.multi_use:
+            self._add_multi_use(self.totals[name], self.uses[name], grads)
 
     def finish(self) -> None:
-        for node, total, rule in self.single:
+        """Add what was put off until all cotangents are known."""
+        for node, total, rule in self._single_use:
             if rule.separable:
-                rule.add_separable(total, self.squared[node])
+                rule.add_separable(total, self._squared[node])
 
-    def add_summed(
+    def _add_multi_use(
         self, total: Tensor, uses: list[tuple[Use, Rule]], grads: dict[int, Tensor]
     ) -> None:
-        """A parameter used more than once: its per-sample gradients are summed over the uses before
-        squaring.
-        """
+        """Sum the per-sample gradients of a parameter over its uses, then add their squares."""
         cost = max([total.numel(), *(rule.cost(grads[use.node]) for use, rule in uses)])
         pieces = chunks(self.size, cost)
         whole = total.new_empty(pieces[0][1], *total.shape)
         for start, stop in pieces:
             buffer = whole[: stop - start].zero_()
             for use, rule in uses:
-                self.add_use(buffer, use, rule, grads[use.node], start, stop)
+                self._add_use(buffer, use, rule, grads[use.node], start, stop)
             add_sum_of_squares(total, buffer)
 
-    def add_use(
+    def _add_use(
         self, buffer: Tensor, use: Use, rule: Rule, grad: Tensor, start: int, stop: int
     ) -> None:
-        for step in use.steps:
-            if step.is_lookup:
-                node = self.graph.nodes[step.node]
+        """Add the gradients of one use, for the samples `start` to `stop`, to a buffer."""
+        for passed in use.path:
+            if passed.is_lookup:
+                node = self.graph.nodes[passed.node]
                 indices = node._saved_indices.reshape(1, -1).expand(stop - start, -1)
                 looked_up = rule.per_sample(grad, start, stop)
-                Lookup(indices, buffer.shape[1], padding_row(node)).add_to(
-                    buffer, looked_up, 0, stop - start
-                )
+                lookup = EmbeddingRule(indices, buffer.shape[1], padding_row(node))
+                lookup.add_to(buffer, looked_up, 0, stop - start)
                 return
-            buffer = step.view(self.graph, buffer)
+            buffer = passed.view(self.graph, buffer)
         rule.add_to(buffer, grad, start, stop)

@@ -1,10 +1,10 @@
-"""One batch, however a loader spells it: positional or keyword inputs, and targets where there are
-any.
+"""One batch, in any of the forms that a loader may yield.
 
-Accepted: `(inputs, targets)`, `inputs`, `(inputs,)`, `((first, second), targets)`, or a mapping for
-models called with keywords, in which `labels` are the targets. Every tensor has the samples in its
-first dimension. A list without tensors (of strings, of lengths) with one item per sample, or such
-an array of NumPy, is cut into samples too; other values are the same for all samples.
+Accepted are `(inputs, targets)`, `inputs`, `(inputs,)`, `((first, second), targets)`, or a mapping
+for models that are called with keywords, in which `labels` are the targets. Every tensor has the
+samples in its first dimension. A list without tensors (of strings, of lengths) with one item per
+sample, or such a NumPy array, is split into samples too. All other values are the same for all
+samples.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,13 +17,22 @@ from torch import Tensor, nn
 
 from ewc.fisher.likelihood import IGNORE
 
-PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
-UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # there is little that PyTorch does with them
+PLAIN_TYPES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # PyTorch supports few operations on them
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Inputs of `size` samples, their targets, and the name of the batch for errors."""
+class FisherBatch:
+    """The inputs and targets of some samples.
+
+    Attributes:
+        args: positional inputs of the model.
+        kwargs: keyword inputs of the model.
+        targets: the labels, if there are any.
+        mask: true at the positions that count, if some do not.
+        size: number of samples.
+        where: the name of the batch in error messages, such as "batch 3".
+    """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -32,8 +41,8 @@ class Batch:
     size: int
     where: str
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
-        """The batch with each of its tensors replaced."""
+    def map(self, function: Callable[[Tensor], Tensor]) -> "FisherBatch":
+        """Return the batch with each of its tensors replaced by `function(tensor)`."""
         args, kwargs = _map_tensors(self.args, function), _map_tensors(self.kwargs, function)
         targets = None if self.targets is None else function(self.targets)
         mask = None if self.mask is None else function(self.mask)
@@ -41,7 +50,7 @@ class Batch:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All tensors that hold samples, always in the same order."""
+        """All tensors that contain samples, always in the same order."""
         found: list[Tensor] = []
 
         def note(tensor: Tensor) -> Tensor:
@@ -51,37 +60,39 @@ class Batch:
         self.map(note)
         return found
 
-    def take(self, start: int, stop: int) -> "Batch":
-        """The samples `start` to `stop`."""
-        return self._chosen(slice(start, stop), stop - start)
+    def take(self, start: int, stop: int) -> "FisherBatch":
+        """Return the samples `start` to `stop`."""
+        return self._subset(slice(start, stop), stop - start)
 
-    def pick(self, samples: list[int]) -> "Batch":
-        """Some samples, in this order."""
-        return self._chosen(samples, len(samples))
+    def pick(self, samples: list[int]) -> "FisherBatch":
+        """Return the samples with these numbers, in this order."""
+        return self._subset(samples, len(samples))
 
-    def _chosen(self, which: slice | list[int], size: int) -> "Batch":
+    def _subset(self, which: slice | list[int], size: int) -> "FisherBatch":
         return replace(
             self,
-            args=_choose(self.args, which, self.size),
-            kwargs=_choose(self.kwargs, which, self.size),
-            targets=_choose(self.targets, which, self.size),
-            mask=_choose(self.mask, which, self.size),
+            args=_select(self.args, which, self.size),
+            kwargs=_select(self.kwargs, which, self.size),
+            targets=_select(self.targets, which, self.size),
+            mask=_select(self.mask, which, self.size),
             size=size,
         )
 
     @property
     def joinable(self) -> bool:
-        """Whether it may wait for the next batches: its tensors can be copied side by side, and all
-        else is a plain value, which the loader cannot change meanwhile.
+        """Whether the batch may wait for the next ones and be joined with them.
+
+        Its tensors must be such that they can be copied side by side, and all else must be plain
+        values, which the loader cannot change in the meantime.
         """
         return _joinable((self.args, self.kwargs, self.targets, self.mask), self.size)
 
-    def fits(self, other: "Batch") -> bool:
-        """Whether the two (both joinable) differ in nothing but their samples."""
-        return bool(_kinds(self) == _kinds(other))
+    def is_like(self, other: "FisherBatch") -> bool:
+        """Whether two joinable batches differ in nothing but their samples."""
+        return bool(_structure(self) == _structure(other))
 
     def outputs(self, model: nn.Module) -> Tensor:
-        """The model's output tensor: itself, its `logits`, or the first of a tuple."""
+        """Run the model; return its output, the `logits` of it, or the first of a tuple."""
         out: Any = model(*self.args, **self.kwargs)
         if isinstance(out, Mapping) and "logits" in out:
             out = out["logits"]
@@ -93,13 +104,13 @@ class Batch:
             came = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
             raise ValueError(
                 f"the model must return a tensor with {self.size} samples first; "
-                f"for {self.where} it gave {came}"
+                f"for {self.where} it returned {came}"
             )
         return out
 
 
-def read_batches(batches: Iterable[Any], model: nn.Module) -> Iterator[Batch]:
-    """Each item of `batches` as a `Batch` on the model's device."""
+def read_batches(batches: Iterable[Any], model: nn.Module) -> Iterator[FisherBatch]:
+    """Yield each item of `batches` as a `FisherBatch` on the model's device."""
     if isinstance(batches, Tensor | Mapping | str):
         raise TypeError(
             f"batches must be an iterable of batches, not a {type(batches).__name__}: "
@@ -110,8 +121,10 @@ def read_batches(batches: Iterable[Any], model: nn.Module) -> Iterator[Batch]:
         yield _read_batch(item, model, device, f"batch {index}")
 
 
-def _read_batch(item: Any, model: nn.Module, device: torch.device | None, where: str) -> Batch:
-    """Sort one item of a loader into inputs and targets."""
+def _read_batch(
+    item: Any, model: nn.Module, device: torch.device | None, where: str
+) -> FisherBatch:
+    """Split one item of a loader into inputs and targets."""
     if device is not None:
         item = _map_tensors(item, lambda tensor: tensor.to(device, non_blocking=True))
     targets: Any = None
@@ -135,19 +148,20 @@ def _read_batch(item: Any, model: nn.Module, device: torch.device | None, where:
         raise TypeError(f"targets must be a tensor; {where} has a {type(targets).__name__}")
     if targets is not None and targets.dtype in UNSIGNED:
         targets = targets.long()
-    return Batch(args, kwargs, targets, mask, _size_of((args, kwargs, targets), where), where)
+    return FisherBatch(args, kwargs, targets, mask, _size_of((args, kwargs, targets), where), where)
 
 
 def _keyword_targets(
     model: nn.Module, kwargs: dict[str, Any], targets: Any
 ) -> tuple[Any, Tensor | None]:
-    """Take `labels` out of the keywords (the loss is ours) and say which positions count.
+    """Take `labels` out of the keywords, because the model is not to compute a loss from them.
 
-    An encoder-decoder makes its decoder's inputs of the labels, so there they stay among the
-    keywords. Without labels the attention mask says which positions count.
+    Returns the targets and the positions that count. The labels of an encoder-decoder stay among
+    the keywords, because it computes the inputs of its decoder from them. Without labels the
+    attention mask says which positions count.
     """
     labels = kwargs.get("labels", targets)
-    if not _encoder_decoder(model):
+    if not _is_encoder_decoder(model):
         kwargs.pop("labels", None)
     if isinstance(labels, Tensor) and labels.ndim == 2 and _predicts_next(model):
         labels = torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], IGNORE)], dim=1)
@@ -157,19 +171,19 @@ def _keyword_targets(
     return labels, None
 
 
-def _encoder_decoder(model: nn.Module) -> bool:
+def _is_encoder_decoder(model: nn.Module) -> bool:
     return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
 
 
 def _predicts_next(model: nn.Module) -> bool:
-    """A causal language model of Transformers shifts the labels within its loss function.
+    """Whether the model predicts the next label, as causal language models of Transformers do.
 
-    That function is also the default of a class that Transformers does not know; such a one does
-    not generate.
+    They shift the labels inside of their loss function. That function is also the default for
+    classes that Transformers does not know, but such classes do not generate.
     """
     loss = getattr(getattr(model, "loss_function", None), "__name__", None)
     generates = bool(getattr(model, "can_generate", bool)())
-    return loss == "ForCausalLMLoss" and generates and not _encoder_decoder(model)
+    return loss == "ForCausalLMLoss" and generates and not _is_encoder_decoder(model)
 
 
 def _size_of(tensors: Any, where: str) -> int:
@@ -211,22 +225,22 @@ def _has_tensors(value: Any) -> bool:
     return isinstance(value, Tensor)
 
 
-def _choose(value: Any, which: slice | list[int], size: int) -> Any:
-    """Some samples of all that has one item per sample."""
+def _select(value: Any, which: slice | list[int], size: int) -> Any:
+    """Return some samples of everything that has one item per sample."""
     if isinstance(value, Tensor):
-        return _choose_rows(value, which) if value.ndim else value
+        return _select_rows(value, which) if value.ndim else value
     if isinstance(value, Mapping):
-        return {key: _choose(item, which, size) for key, item in value.items()}
+        return {key: _select(item, which, size) for key, item in value.items()}
     if isinstance(value, tuple | list) and _has_tensors(value):
-        return tuple(_choose(item, which, size) for item in value)
-    if not _per_sample(value, size):
+        return tuple(_select(item, which, size) for item in value)
+    if not _has_item_per_sample(value, size):
         return value
     if isinstance(value, np.ndarray) or isinstance(which, slice):
         return value[which]
     return type(value)(value[n] for n in which)
 
 
-def _choose_rows(tensor: Tensor, which: slice | list[int]) -> Tensor:
+def _select_rows(tensor: Tensor, which: slice | list[int]) -> Tensor:
     if tensor.is_sparse:
         rows = torch.arange(tensor.shape[0], device=tensor.device)[which]
         return tensor.index_select(0, rows)
@@ -237,8 +251,11 @@ def _choose_rows(tensor: Tensor, which: slice | list[int]) -> Tensor:
     return torch.nested.as_nested_tensor(chosen, layout=tensor.layout)
 
 
-def _per_sample(value: Any, size: int) -> bool:
-    """A list, or a tuple of more than plain numbers (which may be a size), or an array."""
+def _has_item_per_sample(value: Any, size: int) -> bool:
+    """Whether this is a list, tuple or array of one item per sample.
+
+    A tuple of plain numbers is not: it may be a size.
+    """
     if isinstance(value, np.ndarray):
         return value.ndim > 0 and len(value) == size
     if isinstance(value, tuple) and all(isinstance(item, int | float) for item in value):
@@ -252,21 +269,21 @@ def _joinable(value: Any, size: int) -> bool:
     if isinstance(value, Mapping):
         return all(_joinable(item, size) for item in value.values())
     if isinstance(value, tuple | list):
-        fixed = isinstance(value, tuple) and not _per_sample(value, size)
+        fixed = isinstance(value, tuple) and not _has_item_per_sample(value, size)
         return (fixed or _has_tensors(value)) and all(_joinable(item, size) for item in value)
-    return isinstance(value, PLAIN)
+    return isinstance(value, PLAIN_TYPES)
 
 
-def _kinds(batch: Batch) -> Any:
-    """What all samples of the batch share: the structure, and the shape and type of each tensor."""
+def _structure(batch: FisherBatch) -> Any:
+    """Return what the samples share: the structure, and the shape and type of each tensor."""
 
-    def kind(tensor: Tensor) -> Any:
+    def shape_and_type(tensor: Tensor) -> Any:
         return tensor.shape[1:], tensor.dtype
 
-    return _map_tensors((batch.args, batch.kwargs, batch.targets, batch.mask), kind)
+    return _map_tensors((batch.args, batch.kwargs, batch.targets, batch.mask), shape_and_type)
 
 
 def _device_of(model: nn.Module) -> torch.device | None:
-    """The model's device, or None where it is spread over several and places its inputs itself."""
+    """Return the model's device, or None if it spans several devices and moves its own inputs."""
     devices = {parameter.device for parameter in model.parameters()}
     return devices.pop() if len(devices) == 1 else None

@@ -1,18 +1,17 @@
-"""Outputs and targets that contradict the likelihood, found before they become a wrong number.
+"""Outputs and targets that contradict the likelihood, found before they give a wrong number.
 
-A Fisher can be computed for any output, also for probabilities taken for logits, or for the width
-of an image taken for its classes. Targets, where there are any, tell what the output means, for the
-kinds of Fisher that do not need them too.
+A Fisher can be computed for any output, even for probabilities that are taken for logits, or for
+the width of an image that is taken for its classes. Targets show what the output means, also for
+kinds of Fisher that do not need them.
 """
 
-import warnings
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ewc.fisher.autograd.graph import VIEWS, operation
-from ewc.warnings import EWCWarning
+from ewc.warnings import warn
 
 Kind = Literal["exact", "sampled", "empirical"]
 LikelihoodName = Literal["categorical", "gaussian", "bernoulli"]
@@ -23,7 +22,18 @@ IGNORE = -100  # the label of a position that does not count
 def check_agreement(
     output: Tensor, targets: Tensor | None, kind: Kind, likelihood: LikelihoodName, where: str
 ) -> Tensor | None:
-    """Refuse what cannot be meant, and say what may be; return the targets, labels as int64."""
+    """Raise if the outputs or targets do not fit the likelihood, and say what may be meant.
+
+    Args:
+        output: what the model returned for a batch, samples first.
+        targets: the targets of the batch, if there are any.
+        kind: which Fisher is computed.
+        likelihood: what the outputs mean.
+        where: the name of the batch in error messages.
+
+    Returns:
+        The targets, with labels as int64.
+    """
     if targets is not None and not targets.is_floating_point() and not targets.is_complex():
         targets = targets.long()
     if likelihood == "categorical":
@@ -49,25 +59,21 @@ def _check_logits(output: Tensor, targets: Tensor | None, where: str) -> None:
             f"{where} gave {shape}: use 'bernoulli' or 'gaussian' for single outputs"
         )
     if _last_operation(output) == "Softmax" or (
-        _distributions(output[:2]) and _distributions(output)
+        _are_probabilities(output[:2]) and _are_probabilities(output)
     ):
         raise ValueError(
             "likelihood='categorical' needs logits, but the outputs are probabilities (for "
             f"{where} they add up to 1): leave the softmax out, or return the logarithm"
         )
     if output.ndim > 3 and targets is None:
-        warnings.warn(
+        warn(
             f"the outputs have shape {shape}, and the last dimension is taken for {shape[-1]} "
-            "classes; if the classes are in dimension 1, return outputs.movedim(1, -1)",
-            EWCWarning,
-            stacklevel=2,
+            "classes; if the classes are in dimension 1, return outputs.movedim(1, -1)"
         )
 
 
 def _check_classes(output: Tensor, targets: Tensor, kind: Kind, where: str) -> None:
-    """Targets of a categorical likelihood: class numbers, or probabilities where no label is
-    needed.
-    """
+    """Check categorical targets: class numbers, or probabilities where no label is needed."""
     came = f"{where} has {targets.dtype} {tuple(targets.shape)}"
     expected = (
         f"categorical targets must be integer labels of shape {tuple(output.shape[:-1])} "
@@ -81,7 +87,7 @@ def _check_classes(output: Tensor, targets: Tensor, kind: Kind, where: str) -> N
         raise ValueError(
             f"{expected}. They fit classes in dimension 1: return outputs.movedim(1, -1)"
         )
-    elif targets.shape == output.shape and _distributions(targets):
+    elif targets.shape == output.shape and _are_probabilities(targets):
         if kind == "empirical":
             raise ValueError(f"{expected}. For one-hot labels take targets.argmax(-1)")
     elif targets.shape == output.shape and bool(((targets >= 0) & (targets <= 1)).all()):
@@ -90,13 +96,13 @@ def _check_classes(output: Tensor, targets: Tensor, kind: Kind, where: str) -> N
         raise ValueError(f"{expected}. For regression use likelihood='gaussian'")
     else:
         raise ValueError(
-            f"{expected}. If they are not labels of these outputs, yield the inputs alone"
+            f"{expected}. If they are not labels of these outputs, yield only the inputs"
         )
 
 
 def _check_range(labels: Tensor, classes: int, where: str) -> None:
-    least, most = labels.aminmax()
-    if 0 <= int(least) <= int(most) < classes:
+    smallest, largest = labels.aminmax()
+    if 0 <= int(smallest) <= int(largest) < classes:
         return
     bad = ((labels < 0) & (labels != IGNORE)) | (labels >= classes)
     if bool(bad.any()):
@@ -109,7 +115,7 @@ def _check_range(labels: Tensor, classes: int, where: str) -> None:
 def _check_values(
     out: Tensor, targets: Tensor, kind: Kind, likelihood: LikelihoodName, where: str
 ) -> None:
-    """Targets of a gaussian or bernoulli likelihood: one value per output."""
+    """Check gaussian or bernoulli targets: one value per output."""
     if targets.shape != out.shape:
         if kind != "empirical" and targets.numel() == out.numel():
             return  # (batch,) for (batch, 1)
@@ -123,14 +129,15 @@ def _check_values(
         raise ValueError(f"targets must be finite; {where} has NaN or infinite ones")
     if likelihood == "bernoulli" and bool(((targets < 0) | (targets > 1)).any()):
         raise ValueError(
-            f"bernoulli targets must lie in [0, 1]; {where} reaches from "
+            f"bernoulli targets must lie in [0, 1]; {where} has values from "
             f"{float(targets.min()):g} to {float(targets.max()):g}"
         )
 
 
-def _distributions(values: Tensor) -> bool:
-    """Whether the last dimension holds probabilities: none negative, and all add up to one. A
-    single row may do so by chance.
+def _are_probabilities(values: Tensor) -> bool:
+    """Whether the last dimension has probabilities: none is negative, and they sum to one.
+
+    A single row does not count, because its sum may be one by chance.
     """
     values = values.detach()
     if values[..., 0].numel() < 2 or bool((values < 0).any()):
@@ -140,7 +147,7 @@ def _distributions(values: Tensor) -> bool:
 
 
 def _last_operation(output: Tensor) -> str:
-    """The operation that made the output, reshaping aside."""
+    """Return the operation that computed the output, apart from views of it."""
     node = output.grad_fn
     while node is not None and node.name() in VIEWS:
         node = node.next_functions[0][0]

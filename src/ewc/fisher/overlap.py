@@ -1,8 +1,7 @@
-"""How much two tasks rely on the same weights: the overlap of their Fisher diagonals (the paper's
-appendix).
+"""How much two tasks rely on the same weights: the overlap of their Fisher diagonals.
 
-With `F̂` scaled to unit trace, `d²(F̂₁, F̂₂) = ½ ‖F̂₁^½ − F̂₂^½‖²` and the overlap is `1 − d² = Σ_i
-√(F̂₁ᵢ F̂₂ᵢ)`.
+With `F̂` scaled to unit trace, `d²(F̂₁, F̂₂) = ½ ‖F̂₁^½ − F̂₂^½‖²` and the overlap is
+`1 − d² = Σ_i √(F̂₁ᵢ F̂₂ᵢ)` (the paper's appendix).
 """
 
 from collections.abc import Mapping
@@ -13,7 +12,9 @@ from torch import Tensor
 
 
 def fisher_overlap(f1: Mapping[str, Tensor], f2: Mapping[str, Tensor]) -> float:
-    """1 − d² of two Fishers of one model: 0 for disjoint weights, 1 for proportional ones.
+    """Return the overlap 1 − d² of two Fishers of one model.
+
+    It is 0 if the tasks use different weights, and 1 if their Fishers are proportional.
 
     Example:
         >>> import torch, ewc
@@ -33,10 +34,17 @@ def fisher_overlap(f1: Mapping[str, Tensor], f2: Mapping[str, Tensor]) -> float:
 
 
 def fisher_overlap_by_layer(f1: Mapping[str, Tensor], f2: Mapping[str, Tensor]) -> dict[str, float]:
-    """The overlap within each layer (a parameter name without its last part), each scaled to unit
-    trace by itself.
+    """Return the overlap within each layer, each layer scaled to unit trace by itself.
 
-    Layers that neither task uses are left out.
+    A layer is a parameter name without its last part. Layers that one of the tasks does not use are
+    left out.
+
+    Example:
+        >>> import torch, ewc
+        >>> f1 = {"body.weight": torch.ones(4), "head.weight": torch.tensor([1.0, 0.0])}
+        >>> f2 = {"body.weight": torch.ones(4), "head.weight": torch.tensor([0.0, 1.0])}
+        >>> ewc.fisher_overlap_by_layer(f1, f2)
+        {'body': 1.0, 'head': 0.0}
     """
     _check_same(f1, f2)
     layers: dict[str, list[str]] = {}
@@ -54,7 +62,7 @@ def _check_same(f1: Mapping[str, Tensor], f2: Mapping[str, Tensor]) -> None:
     if not f1 or f1.keys() != f2.keys():
         odd = sorted(f1.keys() ^ f2.keys())
         raise ValueError(
-            "two Fishers of the same parameters were expected; "
+            "expected two Fishers of the same parameters; "
             f"only one of them has {odd or 'any at all'}"
         )
     for name in f1:
@@ -66,6 +74,6 @@ def _check_same(f1: Mapping[str, Tensor], f2: Mapping[str, Tensor]) -> None:
         for fisher in (f1[name], f2[name]):
             if not bool((torch.isfinite(fisher) & (fisher >= 0)).all()):
                 raise ValueError(
-                    f"{name!r} has a negative or NaN entry: "
+                    f"{name!r} has a negative, NaN or infinite entry: "
                     "a Fisher diagonal is finite and not negative"
                 )

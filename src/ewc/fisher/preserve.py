@@ -1,8 +1,5 @@
-"""Leave a model as it was found: modes, buffers, weights, hooks and the random numbers of the
-world.
-"""
+"""Running a model without changing it: modes, buffers, weights, hooks and random number states."""
 
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
@@ -10,36 +7,38 @@ from types import TracebackType
 import torch
 from torch import Tensor, nn
 
-from ewc.warnings import EWCWarning
+from ewc.warnings import warn
 
 
 @contextmanager
-def left_as_found(model: nn.Module) -> Iterator["PrivateRandomness"]:
-    """Run in eval mode with gradients on and compiled parts eager; afterwards all is as before,
-    also after an error. Gives the context in which the model's random numbers are drawn.
+def preserved(model: nn.Module) -> Iterator["PrivateRandomState"]:
+    """Run the model in eval mode, with gradients on and compiled parts eager.
+
+    Afterwards everything is as before, also after an error. Yields the context in which the model
+    is to be run, so that its random numbers are drawn there.
     """
     with ExitStack() as stack:
         stack.enter_context(torch.enable_grad())
         # cuDNN has no backward for recurrent layers in eval mode
         stack.enter_context(
             torch.backends.cudnn.flags(
-                enabled=torch.backends.cudnn.enabled and not _recurrent(model)
+                enabled=torch.backends.cudnn.enabled and not _is_recurrent(model)
             )
         )
-        if _compiled(model):
+        if _is_compiled(model):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.enter_context(_state_kept(model))
-        stack.enter_context(_hooks_off(model))
+        stack.enter_context(_modes_and_tensors_restored(model))
+        stack.enter_context(_parameter_hooks_off(model))
         for module in model.modules():
             module.training = False  # `eval()` may do more, such as merge a LoRA into its weight
-        yield PrivateRandomness(model)
+        yield PrivateRandomState(model)
 
 
-class PrivateRandomness:
-    """Random numbers of our own: what is drawn inside goes on from where the last time ended, and
-    starts from the state of the global generators, which stay where they are.
+class PrivateRandomState:
+    """A context with its own random number states, which continue at the next entry.
 
-    The loader draws outside: it would shuffle in the same order every time.
+    They start from the global states, which do not change. The data loader must draw outside of
+    this context: inside it would shuffle in the same order every time.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -72,10 +71,8 @@ class PrivateRandomness:
 
 
 @contextmanager
-def _state_kept(model: nn.Module) -> Iterator[None]:
-    """Put back modes, buffers, and the rows that an embedding with `max_norm` rescales when it
-    looks them up.
-    """
+def _modes_and_tensors_restored(model: nn.Module) -> Iterator[None]:
+    """Restore modes, buffers, and the rows that an embedding with `max_norm` rescales."""
     modes = [(module, module.training) for module in model.modules()]
     buffers = [(module, dict(module._buffers)) for module in model.modules()]
     copies = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
@@ -94,27 +91,26 @@ def _state_kept(model: nn.Module) -> Iterator[None]:
             module._buffers.clear()
             module._buffers.update(found)
         for tensor, copy in copies:
-            _put_back(tensor, copy)
+            _restore(tensor, copy)
         _warn_of_changes(model, versions, {id(weight) for weight, _ in rescaled})
         for weight, copy in rescaled:
-            _put_back(weight, copy)
+            _restore(weight, copy)
 
 
-def _warn_of_changes(model: nn.Module, versions: dict[str, int], known: set[int]) -> None:
-    """A parameter that the model itself writes to cannot be put back without a copy of all."""
+def _warn_of_changes(model: nn.Module, versions: dict[str, int], restored: set[int]) -> None:
+    """Warn of parameters that the model itself wrote to: we have no copy to restore them from."""
     for name, parameter in model.named_parameters():
-        if parameter._version != versions.get(name) and id(parameter) not in known:
-            warnings.warn(
+        if parameter._version != versions.get(name) and id(parameter) not in restored:
+            warn(
                 f"the model changed its parameter {name!r} in place when it was run, and the "
-                "change stays: run it under other settings, or copy the model first",
-                EWCWarning,
-                stacklevel=2,
+                "change stays: run it with other settings, or copy the model first"
             )
 
 
-def _put_back(tensor: Tensor, copy: Tensor) -> None:
-    """Only where something changed: writing would spoil graphs that need the tensor. The version
-    counter does not tell; batch norm and `.data` pass it by.
+def _restore(tensor: Tensor, copy: Tensor) -> None:
+    """Write the copy back if something changed; writing would spoil graphs that use the tensor.
+
+    The version counter does not show changes by batch norm or through `.data`.
     """
     if tensor.shape != copy.shape or tensor.dtype != copy.dtype:
         tensor.data = copy
@@ -124,8 +120,8 @@ def _put_back(tensor: Tensor, copy: Tensor) -> None:
 
 
 @contextmanager
-def _hooks_off(model: nn.Module) -> Iterator[None]:
-    """Hooks on parameters change the gradients of training; the Fisher is that of the model."""
+def _parameter_hooks_off(model: nn.Module) -> Iterator[None]:
+    """Switch off the hooks on parameters: they change gradients in training, not the model."""
     hooks = [
         (parameter._backward_hooks, dict(parameter._backward_hooks))
         for parameter in model.parameters()
@@ -140,12 +136,12 @@ def _hooks_off(model: nn.Module) -> Iterator[None]:
             active.update(found)
 
 
-def _recurrent(model: nn.Module) -> bool:
+def _is_recurrent(model: nn.Module) -> bool:
     return any(isinstance(module, nn.RNNBase) for module in model.modules())
 
 
-def _compiled(model: nn.Module) -> bool:
-    """Compiled code hides the graph; the same model in eager mode computes the same function."""
+def _is_compiled(model: nn.Module) -> bool:
+    """Whether parts are compiled, which hides the graph. Eager mode computes the same function."""
     return any(
         hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
         for module in model.modules()

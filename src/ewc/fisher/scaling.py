@@ -1,5 +1,6 @@
-"""What is done to a Fisher before it becomes a well: a floor under it, and a fixed trace."""
+"""What is done to a Fisher before it becomes a well: a floor is added, and the trace is fixed."""
 
+import math
 from collections.abc import Mapping
 
 from torch import Tensor
@@ -8,9 +9,15 @@ from torch import Tensor
 def shaped(
     fisher: Mapping[str, Tensor], *, floor: float = 0.0, normalize: float | None = None
 ) -> dict[str, Tensor]:
-    """F + floor · mean(F), the mean over each parameter; then all scaled to the trace `normalize`.
+    """Return F + floor · mean(F), the mean over each parameter, scaled to the trace `normalize`.
 
-    The floor holds weights that no sample used: of a dead unit, say, which the next task revives.
+    The floor protects weights that no sample used. They may belong to a dead unit, for example,
+    which the next task could bring back to life.
+
+    Args:
+        fisher: one tensor per parameter, by name.
+        floor: fraction of each parameter's mean that is added to all of its entries.
+        normalize: the trace of the result; None leaves it as it is.
     """
     raised = {name: tensor + floor * tensor.mean() for name, tensor in fisher.items()}
     total = trace(raised)
@@ -19,5 +26,14 @@ def shaped(
     return {name: tensor * (normalize / total) for name, tensor in raised.items()}
 
 
+def check_shaping(floor: float, normalize: float | None) -> None:
+    """Raise if `shaped` could not use these values."""
+    if not (math.isfinite(floor) and floor >= 0):
+        raise ValueError(f"expected floor to be finite and >= 0, got {floor}")
+    if normalize is not None and not (math.isfinite(normalize) and normalize > 0):
+        raise ValueError(f"expected normalize to be a finite trace > 0, got {normalize}")
+
+
 def trace(fisher: Mapping[str, Tensor]) -> float:
+    """Return the sum of all entries."""
     return sum(float(tensor.sum()) for tensor in fisher.values())

@@ -1,13 +1,13 @@
 """Which task is this? Recognizes tasks from what is observed, and notices new ones."""
 
 from ewc.recognition.config import RecognizerConfig, ScreenRecognizerConfig
-from ewc.recognition.forget_me_not import ForgetMeNot, Frozen
-from ewc.recognition.screen_recognizer import FrozenScreens, ScreenRecognizer
+from ewc.recognition.forget_me_not import ForgetMeNot, FrozenRecognizer
+from ewc.recognition.screen_recognizer import FrozenScreenRecognizer, ScreenRecognizer
 
 __all__ = [
     "ForgetMeNot",
-    "Frozen",
-    "FrozenScreens",
+    "FrozenRecognizer",
+    "FrozenScreenRecognizer",
     "RecognizerConfig",
     "ScreenRecognizer",
     "ScreenRecognizerConfig",

@@ -1,21 +1,22 @@
 """Task recognition with the forget-me-not process of the paper's appendix.
 
-The present task is the hidden state of a Markov model. With t observations made, it changes with
-probability 1/t, to each of the K-1 others alike:
+The current task is the hidden state of a Markov model. After t observations it changes with
+probability 1/t, to each of the K-1 others with the same probability:
 
     p(c, t) ∝ p(o_t | c) Σ_c' Γ(c, c') p(c', t-1),    Γ(c, c') = 1 - 1/t        for c = c'
                                                                   1/t / (K-1)    otherwise
 
 (The paper's Γ, without K-1, has rows that sum to one for two tasks only.) Every task is a model of
-frames, and one more model is held out untouched. Time is cut into windows. Within a window all
-models predict as if they had learned the frames since its start; at its end the most probable one
-keeps them and the others are as before. If that is the held-out model, it becomes a new task.
+frames, and one more model is held out, which has learned nothing. Time is divided into windows.
+Within a window all models predict as if they had learned the frames since its start. At its end the
+most probable model learns them and the others stay as before. If that is the held-out model, it
+becomes a new task.
 
-Two additions. The pixels of a frame count as only a few independent ones (see `multinomials`): that
-makes every model less sure, and the recogniser less ready to leave a task or to open one. And the
-held-out model must win several windows in a row to become a task; until then nobody keeps the
-frames. Its first win is often a window in which the task changed, whose mixture of frames is like
-nothing known and would become a task that never comes back.
+Two things are added. The pixels of a frame count as only a few independent ones (see
+`multinomials`), which makes every model less certain, so that the recognizer leaves or opens a task
+less readily. And the held-out model must win several windows in a row to become a task; until then
+no model learns the frames. Its first win is often a window in which the task changed: this mixture
+of frames resembles nothing known, and would become a task that never comes back.
 """
 
 from collections.abc import Mapping
@@ -29,7 +30,7 @@ from numpy.typing import NDArray
 from ewc.recognition.config import RecognizerConfig
 from ewc.recognition.frames import check_frame, downscaled, to_levels
 from ewc.recognition.markov import Floats, normalized, switched
-from ewc.recognition.multinomials import Evidence, Multinomials
+from ewc.recognition.multinomials import Multinomials, WindowCounts
 
 
 class ForgetMeNot:
@@ -83,15 +84,15 @@ class ForgetMeNot:
         self.config = RecognizerConfig(levels, prior, window, wins, independent, side)
         self.observations = 0
         self.decided = False
-        self._wins = 0  # windows in a row that the held-out model has won
+        self._wins = 0  # windows in a row that the held-out model won
         self._log_posterior = np.log([0.5, 0.5])  # task 0 and the held-out model
         self._shape: tuple[int, ...] | None = None  # of frames, known from the first one on
         self._models: Multinomials
-        self._evidence: Evidence
+        self._window: WindowCounts
 
     @property
     def num_tasks(self) -> int:
-        """One at the start, for whatever comes first."""
+        """Number of tasks: one at the start, for whatever comes first."""
         return len(self._log_posterior) - 1
 
     @property
@@ -100,12 +101,18 @@ class ForgetMeNot:
         return np.exp(self._log_posterior)
 
     def observe(self, frame: NDArray[np.uint8]) -> int:
-        """Take in a frame and return the most probable task."""
+        """Observe a frame and return the most probable task.
+
+        Example:
+            >>> import numpy as np, ewc
+            >>> ewc.ForgetMeNot().observe(np.zeros((8, 8), np.uint8))
+            0
+        """
         check_frame(frame)
         if self._shape is None:
-            self._expect(frame.shape)
+            self._set_frame_shape(frame.shape)
         elif frame.shape != self._shape:
-            raise ValueError(_unlike(frame.shape, self._shape))
+            raise ValueError(_shape_error(frame.shape, self._shape))
         self.observations += 1
         cells = self._models.cells(
             to_levels(downscaled(frame, self.config.side), self.config.levels)
@@ -113,17 +120,17 @@ class ForgetMeNot:
         if self.observations > 1:
             self._log_posterior = switched(self._log_posterior, 1 / self.observations)
         self._log_posterior = normalized(
-            self._log_posterior + self._models.log_predictive(cells, self._evidence)
+            self._log_posterior + self._models.log_predictive(cells, self._window)
         )
-        self._evidence.add(cells)
-        self.decided = self._evidence.frames == self.config.window and self._end_window()
+        self._window.add(cells)
+        self.decided = self._window.frames == self.config.window and self._end_window()
         return int(self._log_posterior[:-1].argmax())
 
-    def _expect(self, shape: tuple[int, ...]) -> None:
+    def _set_frame_shape(self, shape: tuple[int, ...]) -> None:
         """Set up the models for frames of this shape."""
         pixels = downscaled(np.zeros(shape, dtype=np.uint8), self.config.side).size
         self._models = self._multinomials(self.num_tasks + 1, pixels)
-        self._evidence = Evidence(pixels * self.config.levels)
+        self._window = WindowCounts(pixels * self.config.levels)
         self._shape = shape
 
     def _multinomials(self, models: int, pixels: int) -> Multinomials:
@@ -131,31 +138,45 @@ class ForgetMeNot:
         return Multinomials(models, pixels, config.levels, config.prior, config.independent)
 
     def _end_window(self) -> bool:
-        """Give the window to its winner; false if that may not be a task yet."""
+        """Let the winner learn the window; return false if it may not become a task yet."""
         best = int(self._log_posterior.argmax())
         is_new = best == self.num_tasks
         self._wins = self._wins + 1 if is_new else 0
         decided = not is_new or self._wins == self.config.wins
         if decided:
-            self._models.learn(best, self._evidence)
+            self._models.learn(best, self._window)
             self._wins = 0
         if decided and is_new:
             self._models.add()
             self._log_posterior = np.append(self._log_posterior, -np.inf)
-        self._evidence = Evidence(len(self._evidence.counts))
+        self._window = WindowCounts(len(self._window.counts))
         return decided
 
-    def frozen(self) -> "Frozen":
-        """A recogniser of the tasks as they are now, which neither learns nor opens one."""
+    def frozen(self) -> "FrozenRecognizer":
+        """Return a recognizer of the present tasks, which does not learn and opens no task.
+
+        Example:
+            >>> import numpy as np, ewc
+            >>> recognizer, frame = ewc.ForgetMeNot(), np.zeros((8, 8), np.uint8)
+            >>> recognizer.observe(frame), recognizer.frozen().observe(frame)
+            (0, 0)
+        """
         if self._shape is None:
             raise RuntimeError("nothing was observed yet: call observe before frozen")
         models = self._multinomials(self.num_tasks, self._models.pixels)
         models.counts[:] = self._models.counts[:-1]
         models.frames[:] = self._models.frames[:-1]
-        return Frozen(models, self._shape, self.config.side, switch=1 / (self.observations + 1))
+        return FrozenRecognizer(
+            models, self._shape, self.config.side, switch=1 / (self.observations + 1)
+        )
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain values."""
+        """Return the state as tensors and plain values.
+
+        Example:
+            >>> import torch, ewc
+            >>> torch.save(ewc.ForgetMeNot().state_dict(), "recognizer.pt")
+        """
         settings = asdict(self.config)
         if self._shape is None:
             return {"settings": settings, "shape": None}
@@ -168,35 +189,48 @@ class ForgetMeNot:
             "log_posterior": torch.tensor(self._log_posterior),
             "counts": torch.tensor(self._models.counts[:-1]),
             "frames": torch.tensor(self._models.frames[:-1]),
-            "evidence_counts": torch.tensor(self._evidence.counts),
-            "evidence_frames": self._evidence.frames,
+            "evidence_counts": torch.tensor(self._window.counts),
+            "evidence_frames": self._window.frames,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of a recogniser with the same settings."""
+        """Continue from the state of a recognizer with the same settings.
+
+        Example:
+            >>> import ewc
+            >>> saved = ewc.ForgetMeNot(window=8).state_dict()
+            >>> ewc.ForgetMeNot(window=8).load_state_dict(saved)
+        """
         if "settings" not in state:
             raise ValueError(f"expected the state of a ForgetMeNot, got the keys {list(state)[:3]}")
         saved = RecognizerConfig(**state["settings"])
         if saved != self.config:
-            raise ValueError(f"the state is of a recogniser with {saved}, not {self.config}")
+            raise ValueError(f"the state is of a recognizer with {saved}, not {self.config}")
         loaded = ForgetMeNot(**asdict(saved))
         if state["shape"] is not None:
-            loaded._fill(state)
+            loaded._restore(state)
         self.__dict__.update(loaded.__dict__)
 
-    def _fill(self, state: Mapping[str, Any]) -> None:
+    def _restore(self, state: Mapping[str, Any]) -> None:
         self.observations, self.decided = state["observations"], state["decided"]
         self._wins = state["wins"]
         self._log_posterior = state["log_posterior"].numpy().copy()
-        self._expect(tuple(state["shape"]))
+        self._set_frame_shape(tuple(state["shape"]))
         self._models.counts[:-1] = state["counts"].numpy()
         self._models.frames[:-1] = state["frames"].numpy()
-        self._evidence.counts[:] = state["evidence_counts"].numpy()
-        self._evidence.frames = state["evidence_frames"]
+        self._window.counts[:] = state["evidence_counts"].numpy()
+        self._window.frames = state["evidence_frames"]
 
 
-class Frozen:
-    """Recognises tasks with fixed models; at first all are equally probable."""
+class FrozenRecognizer:
+    """Recognizes tasks with fixed models; at first all tasks are equally probable.
+
+    Args:
+        models: one model per task.
+        shape: the shape of frames.
+        side: larger frames are averaged down to at most this height and width.
+        switch: probability of a change of the task, per observation.
+    """
 
     def __init__(
         self, models: Multinomials, shape: tuple[int, ...], side: int, *, switch: float
@@ -210,15 +244,15 @@ class Frozen:
         return np.exp(self._log_posterior)
 
     def observe(self, frame: NDArray[np.uint8]) -> int:
-        """Take in a frame and return the most probable task."""
+        """Observe a frame and return the most probable task."""
         check_frame(frame)
         if frame.shape != self._shape:
-            raise ValueError(_unlike(frame.shape, self._shape))
+            raise ValueError(_shape_error(frame.shape, self._shape))
         cells = self._models.cells(to_levels(downscaled(frame, self._side), self._models.levels))
         prior = switched(self._log_posterior, self._switch)
         self._log_posterior = normalized(prior + self._models.log_predictive(cells))
         return int(self._log_posterior.argmax())
 
 
-def _unlike(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
+def _shape_error(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
     return f"expected frames of shape {expected} as before, got {shape}"

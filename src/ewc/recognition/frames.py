@@ -1,11 +1,11 @@
-"""Frames as the recogniser sees them: averaged down, and rounded to a few levels."""
+"""Frames as the recognizer sees them: averaged down, and rounded to a few levels."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 
 def check_frame(frame: object) -> None:
-    """Raise unless this is a frame: uint8 [..., height, width] or [..., height, width, colours]."""
+    """Raise unless this is a frame: uint8 [..., height, width] or [..., height, width, colors]."""
     if not isinstance(frame, np.ndarray):
         raise TypeError(f"expected a frame as a numpy array, got {type(frame).__name__}")
     if frame.dtype != np.uint8:
@@ -15,13 +15,13 @@ def check_frame(frame: object) -> None:
 
 
 def downscaled(frame: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
-    """The frame with both sides at most `side`, as means over squares of pixels.
+    """Return the frame with height and width of at most `side`, as means over squares of pixels.
 
-    84x84 becomes 42x42 for `side` = 42; what is small enough stays as it is. Rows and columns that
-    do not fill a square are left out; a side shorter than a square is averaged as a whole.
-    Colours stay apart.
+    84x84 becomes 42x42 for `side` = 42. A frame that is small enough stays as it is. Rows and
+    columns that do not fill a square are left out, and a side that is shorter than a square is
+    averaged as a whole. Colors stay separate.
     """
-    if _has_colours_last(frame.shape):
+    if _has_colors_last(frame.shape):
         return np.moveaxis(downscaled(np.moveaxis(frame, -1, 0), side), 0, -1)
     height, width = frame.shape[-2:]
     factor = -(-max(height, width) // side)
@@ -37,11 +37,11 @@ def downscaled(frame: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
     return mean
 
 
-def _has_colours_last(shape: tuple[int, ...]) -> bool:
-    """Whether the last axis holds 1, 3 or 4 colours of pixels and not a few columns of them."""
+def _has_colors_last(shape: tuple[int, ...]) -> bool:
+    """Whether the last axis has 1, 3 or 4 colors, and not a few columns of pixels."""
     return len(shape) > 2 and shape[-1] in (1, 3, 4) and min(shape[-3:-1]) > 4
 
 
 def to_levels(frame: NDArray[np.uint8], levels: int) -> NDArray[np.intp]:
-    """Each pixel's level, from 0 to `levels` - 1, in one row."""
+    """Return the level of each pixel, from 0 to `levels` - 1, as one flat array."""
     return (frame.reshape(-1).astype(np.intp) * levels) >> 8

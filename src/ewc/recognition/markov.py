@@ -1,4 +1,4 @@
-"""The hidden Markov model of the task: its switches, in logarithms of probabilities."""
+"""The hidden Markov model of the current task: its switches, in logarithms of probabilities."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,7 +7,7 @@ Floats = NDArray[np.float64]
 
 
 def switched(log_p: Floats, switch: float) -> Floats:
-    """log Σ_c' Γ(c, c') p(c'), where a state stays with probability 1 - `switch`.
+    """Return log Σ_c' Γ(c, c') p(c'), where a state stays with probability 1 - `switch`.
 
     Otherwise it goes to each of the K-1 others with probability g = `switch` / (K-1), so that the
     sum is g Σ_c' p(c') + (1 - `switch` - g) p(c).
@@ -22,6 +22,7 @@ def switched(log_p: Floats, switch: float) -> Floats:
 
 
 def normalized(log_p: Floats) -> Floats:
+    """Return the logarithms of the same probabilities, scaled to sum to one."""
     largest = log_p.max()
     total: Floats = log_p - (largest + np.log(np.exp(log_p - largest).sum()))
     return total

@@ -1,39 +1,53 @@
-"""Generative models of frames: for each, a Dirichlet-multinomial at every pixel.
+"""Generative models of frames: each has a Dirichlet-multinomial distribution at every pixel.
 
     log p(o | model) = M/P Σ_x log[(n(x, o_x) + A/L) / (N + A)]
 
 where n(x, l) counts the frames in which pixel x had level l of L, N is the number of frames, and A
-is the mass of the uniform prior. The sum over the P pixels takes them for independent; they are
-far from it, and a frame tells only as much as some M independent pixels would. With M = P, as in
-the paper, a slightly new screen is overwhelming evidence for a new task.
+is the mass of the uniform prior. The sum treats the P pixels as independent. They are far from it,
+and a frame tells only as much as some number M of independent pixels would. With M = P, as in the
+paper, a slightly new screen is overwhelming evidence for a new task.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-MANY = 2**16  # counts above which it is faster to sum them as they lie in memory, pixel by pixel
+SUM_BY_PIXEL_ABOVE = 2**16  # more counts are faster to sum in memory order, pixel by pixel
 
 
-class Evidence:
-    """Frames that no model has learned yet, as the counts they would add."""
+class WindowCounts:
+    """The frames of the present window, which no model has learned yet, as counts to be added.
+
+    Attributes:
+        counts: how often each cell occurred, float32 [cells].
+        frames: number of frames.
+    """
 
     def __init__(self, cells: int) -> None:
         self.counts = np.zeros(cells, dtype=np.float32)
         self.frames = 0
 
     def add(self, cells: NDArray[np.intp]) -> None:
-        self.counts[cells] += 1  # a frame has one cell per pixel, so none comes twice
+        """Add a frame, given the cell of each of its pixels."""
+        self.counts[cells] += 1  # a frame has one cell per pixel, so none occurs twice
         self.frames += 1
 
 
 class Multinomials:
-    """Models of frames with `pixels` pixels, each of `levels` levels; the last one is untouched.
+    """Several models of frames, side by side.
 
-    The cell of pixel x at level l is x * levels + l. `frames` is the number of frames that each
-    model has learned, float64 [models].
+    The cell of pixel x at level l has the number x * levels + l. A frame needs one cell per pixel
+    of every model, so the counts of a cell are next to each other in memory: float32
+    [cells, columns], with one column per model and spare ones for models to come.
 
-    A frame needs one cell per pixel of every model, so the counts of a cell lie side by side in
-    memory: float32 [cells, columns], one column per model and some to spare for models to come.
+    Args:
+        models: number of models.
+        pixels: number of pixels per frame.
+        levels: number of levels per pixel.
+        prior: mass A of the uniform prior.
+        independent: number M of independent pixels that a frame counts as.
+
+    Attributes:
+        frames: number of frames that each model has learned, float64 [models].
     """
 
     def __init__(
@@ -54,22 +68,25 @@ class Multinomials:
         return self._columns[:, : len(self)].T
 
     def cells(self, levels: NDArray[np.intp]) -> NDArray[np.intp]:
-        """The cell of every pixel, given its level."""
+        """Return the cell of every pixel, given its level."""
         return self._first_cells + levels
 
     def log_predictive(
-        self, cells: NDArray[np.intp], evidence: Evidence | None = None
+        self, cells: NDArray[np.intp], window: WindowCounts | None = None
     ) -> NDArray[np.float64]:
-        """log p(frame | model, evidence) for every model, as if each had learned the evidence."""
+        """Return log p(frame | model, window) of every model, as if each had learned the window.
+
+        `cells` are the cells of the frame's pixels.
+        """
         counts = self._columns[cells, : len(self)].T
-        many = counts.size > MANY
+        many = counts.size > SUM_BY_PIXEL_ABOVE
         if not many:
             counts = np.ascontiguousarray(counts)
         counts += np.float32(self.prior / self.levels)
         frames = self.frames + self.prior
-        if evidence is not None:
-            counts += evidence.counts[cells]
-            frames += evidence.frames
+        if window is not None:
+            counts += window.counts[cells]
+            frames += window.frames
         if many:  # log a + log b = log ab: half as many logarithms
             half = len(cells) // 2
             counts[:, :half] *= counts[:, -half:]
@@ -79,15 +96,16 @@ class Multinomials:
         total -= self.pixels * np.log(frames)
         return np.multiply(total, self.weight)
 
-    def learn(self, model: int, evidence: Evidence) -> None:
-        cells = np.flatnonzero(evidence.counts > 0)
-        self._columns[cells, model] += evidence.counts[cells]
-        self.frames[model] += evidence.frames
+    def learn(self, model: int, window: WindowCounts) -> None:
+        """Add the frames of a window to one model."""
+        cells = np.flatnonzero(window.counts > 0)
+        self._columns[cells, model] += window.counts[cells]
+        self.frames[model] += window.frames
 
     def add(self) -> None:
-        """Append an untouched model."""
+        """Append a model that has learned nothing."""
         cells, columns = self._columns.shape
-        if len(self) == columns:  # doubled, so that few additions have to copy
+        if len(self) == columns:  # double the columns, so that few additions copy
             spare = np.zeros((cells, columns), dtype=np.float32)
             self._columns = np.concatenate([self._columns, spare], axis=1)
         self.frames = np.append(self.frames, 0.0)

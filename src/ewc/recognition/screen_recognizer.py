@@ -177,11 +177,11 @@ class ScreenRecognizer:
         self.merged.append((task, into))
         self._task = into if self._task == task else self._task
 
-    def frozen(self) -> "FrozenScreens":
+    def frozen(self) -> "FrozenScreenRecognizer":
         """A recognizer of the tasks as they are now, which neither learns nor opens one."""
         if self._shape is None:
             raise RuntimeError("nothing was observed yet: call observe before frozen")
-        return FrozenScreens(self._screens.copy(), list(self.tasks), self._shape, self.config)
+        return FrozenScreenRecognizer(self._screens.copy(), list(self.tasks), self._shape, self.config)
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain values."""
@@ -229,7 +229,7 @@ class ScreenRecognizer:
 _PLAIN = ("observations", "decided", "_task", "_opened", "_waited", "_unknown")
 
 
-class FrozenScreens:
+class FrozenScreenRecognizer:
     """Recognizes tasks with fixed screens; at first all are equally probable."""
 
     def __init__(

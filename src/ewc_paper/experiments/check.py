@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from ewc.perturbation import Shape
+from ewc.perturbation import NoiseShape
 from ewc.step_size import How
 from ewc_paper.errors import RunError
 from ewc_paper.experiments.view import View, view_of
@@ -113,7 +113,7 @@ def _playing(config: Config, part: Config) -> Check:
 def _noise(config: Config, part: Config) -> Check:
     scores = list_of(number(), 1)
     return kinds(
-        "kind", noise=record(shape=one_of(get_args(Shape)), scale=number(0), scores=scores)
+        "kind", noise=record(shape=one_of(get_args(NoiseShape)), scale=number(0), scores=scores)
     )
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ewc.step_size import Group, State, StepSize, moments
+from ewc.step_size import ParamGroup, ParamState, StepSize, moments
 
 
 class CappedRMSProp(Optimizer):
@@ -42,7 +42,7 @@ class CappedRMSProp(Optimizer):
             )
 
     def step_size(
-        self, group: Group, parameters: Sequence[Tensor], states: Sequence[State]
+        self, group: ParamGroup, parameters: Sequence[Tensor], states: Sequence[ParamState]
     ) -> StepSize:
         """η / √(v − m² + ε²) of each weight, for the proximal pull of EWC."""
         squares, means = (moments(key, parameters, states) for key in ("square_avg", "grad_avg"))
@@ -56,7 +56,7 @@ class CappedRMSProp(Optimizer):
         return state
 
 
-def _roots(group: Group, squares: list[Tensor], means: list[Tensor]) -> list[Tensor]:
+def _roots(group: ParamGroup, squares: list[Tensor], means: list[Tensor]) -> list[Tensor]:
     """√(v − m² + ε²)."""
     roots = list(torch._foreach_addcmul(squares, means, means, value=-1))
     torch._foreach_clamp_min_(roots, 0.0)  # rounding may have gone below

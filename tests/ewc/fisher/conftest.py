@@ -2,7 +2,7 @@
 
 import pytest
 
-from ewc.fisher import diagonal as fisher_module
+from ewc.fisher import batch_checks
 from ewc.fisher.autograd.plan import Plan
 
 
@@ -10,11 +10,11 @@ from ewc.fisher.autograd.plan import Plan
 def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """The plans that are made while the test runs."""
     made: list[Plan] = []
-    original = fisher_module.make_plan
+    original = batch_checks.make_plan
 
     def spy(*args: object) -> Plan:
         made.append(original(*args))
         return made[-1]
 
-    monkeypatch.setattr(fisher_module, "make_plan", spy)
+    monkeypatch.setattr(batch_checks, "make_plan", spy)
     return made

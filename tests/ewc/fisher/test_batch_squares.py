@@ -97,26 +97,6 @@ def test_rows_in_another_order_are_measured_in_half_precision_too(dtype: torch.d
         assert float(error) < 0.02
 
 
-def test_batch_norm_with_a_spatial_dimension_of_one() -> None:
-    """PyTorch's backward is wrong there; one dimension less is right."""
-
-    def forward(m: Custom, x: Tensor) -> Tensor:
-        h = m.a(x).transpose(1, 2)
-        h = m.n(h.unsqueeze(-1)).squeeze(-1) if isinstance(m.n, nn.BatchNorm2d) else m.n(h)
-        return m.b(h.transpose(1, 2)).mean(1)
-
-    torch.manual_seed(0)
-    parts = {"a": nn.Linear(4, 6), "b": nn.Linear(6, 3)}
-    right = Custom(forward, n=nn.BatchNorm1d(6), **parts).double()
-    right.n(normal(30, 6, 4) * 2 + 1)
-    model = Custom(forward, n=nn.BatchNorm2d(6), **parts).double()
-    model.load_state_dict(right.state_dict())
-    x, y = normal(6, 5, 4), torch.randint(3, (6,))
-    expected = batch_of_one_fisher(right.eval(), (x,), y, the_target)
-    actual = ewc.fisher_diagonal(model, [(x, y)], kind="empirical")
-    assert_equal_fishers({name: actual[name] for name in expected}, expected)
-
-
 def test_a_lookup_that_writes_to_a_tied_weight() -> None:
     """The rows are short enough already, but the graph of the batch is spoilt by the next run."""
     model = Custom(
@@ -160,30 +140,74 @@ def test_a_model_that_takes_no_batch_of_two() -> None:
     assert_equal_fishers(ewc.fisher_diagonal(model, [(x, y)], kind="empirical"), expected)
 
 
+def sorted_and_packed(m: Custom, x: Tensor, lengths: Tensor) -> Tensor:
+    packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=True)
+    return m.b(m.a(packed)[1][0][-1])
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_packed_sequences_in_order_of_length(kind: type[nn.RNNBase]) -> None:
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = kind(4, 5, batch_first=True)
+
+        def forward(self, packed: object) -> tuple[object, tuple[Tensor]]:
+            out, state = self.rnn(packed)
+            return out, (state[0] if isinstance(state, tuple) else state,)
+
+    torch.manual_seed(0)
+    model = Custom(sorted_and_packed, a=Last(), b=nn.Linear(5, 3)).double()
+    inputs = (torch.randn(6, 7, 4, dtype=torch.float64), torch.tensor([7, 6, 6, 4, 2, 1]))
+    y = torch.randint(3, (6,))
+    expected = batch_of_one_fisher(model, inputs, y, the_target)
+    assert_equal_fishers(ewc.fisher_diagonal(model, [(inputs, y)], kind="empirical"), expected)
+
+
+def in_double(m: Custom, x: Tensor) -> Tensor:
+    return nn.functional.linear(x.double(), m.a.weight.double(), m.a.bias.double()).float()
+
+
+def in_single(m: Custom, x: Tensor) -> Tensor:
+    hidden = nn.functional.linear(x.float(), m.a.weight.float(), m.a.bias.float())
+    return (hidden * m.g.float()).double()
+
+
+def gain_on_complex(m: Custom, x: Tensor) -> Tensor:
+    return (torch.fft.rfft(m.a(x), n=4) * m.g).abs()
+
+
 @pytest.mark.parametrize(
-    ("likelihood", "message"),
-    [
-        (lambda o, t: -F.cross_entropy(o, t, reduction="none") / len(o), "treat samples apart"),
-        (lambda o, t: (o.log_softmax(0)).sum(1), "treat samples apart"),
-    ],
+    ("forward", "dtype"),
+    [(in_double, torch.float32), (in_single, torch.float64), (gain_on_complex, torch.float64)],
 )
-def test_a_callable_likelihood_that_mixes_samples(
-    likelihood: Callable[..., Tensor], message: str
+def test_parameters_cast_to_another_type_inside(
+    forward: Callable[..., Tensor], dtype: torch.dtype
 ) -> None:
-    batches = [(torch.randn(5, 4), torch.randint(3, (5,)))]
-    with pytest.raises(ValueError, match=message):
-        ewc.fisher_diagonal(nn.Linear(4, 3), batches, kind="empirical", likelihood=likelihood)
+    torch.manual_seed(0)
+    model = Custom(forward, a=nn.Linear(4, 3), g=nn.Parameter(torch.randn(3))).to(dtype)
+    x, y = torch.randn(6, 4, dtype=dtype), torch.randint(3, (6,))
+    expected = batch_of_one_fisher(model, (x,), y, the_target)
+    actual = ewc.fisher_diagonal(model, [(x, y)], kind="empirical")
+    for name, values in expected.items():
+        torch.testing.assert_close(actual[name], values, rtol=1e-5, atol=1e-9)
 
 
-def test_a_callable_likelihood_with_a_parameter_of_its_own() -> None:
-    scale = nn.Parameter(torch.ones(()))
-    with pytest.raises(ValueError, match="depend on its arguments alone"):
-        ewc.fisher_diagonal(
-            nn.Linear(4, 3), [(torch.randn(5, 4), torch.randn(5, 3))], kind="empirical",
-            likelihood=lambda o, t: -((o - t) ** 2).sum(1) * scale,
-        )  # fmt: skip
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+def test_nested_tensors(layout: torch.layout) -> None:
+    def nested(rows: list[Tensor]) -> Tensor:
+        return torch.nested.as_nested_tensor(rows, layout=layout)
 
+    def forward(m: Custom, x: Tensor) -> Tensor:
+        return m.b(torch.stack([row.tanh().sum(0) for row in m.a(x).unbind()]))
 
-def test_parameters_without_a_shape_are_named() -> None:
-    with pytest.raises(ValueError, match="'weight' has no shape yet"):
-        ewc.fisher_diagonal(nn.LazyLinear(3), [torch.randn(5, 4)])
+    torch.manual_seed(0)
+    model = Custom(forward, a=nn.Linear(4, 5), b=nn.Linear(5, 3))
+    rows, y = [torch.randn(length, 4) for length in (3, 2, 5, 1)], torch.randint(3, (4,))
+    whole = ewc.fisher_diagonal(model, [(nested(rows), y)], kind="empirical")
+    alone = [(row[None], y[n : n + 1]) for n, row in enumerate(rows)]
+    expected = [batch_of_one_fisher(model, (x,), label, the_target) for x, label in alone]
+    for name, values in whole.items():
+        mean = sum(one[name] for one in expected) / 4
+        torch.testing.assert_close(values, mean, rtol=1e-5, atol=1e-9)

@@ -1,33 +1,39 @@
-"""Labels drawn from the model follow its probabilities, however many classes there are."""
+"""Cotangents keep their digits where a label is nearly certain, and give the whole expectation."""
 
 import pytest
 import torch
 
-from ewc.fisher.likelihood import _draw_class, cotangents
+from ewc.fisher.likelihood import check_options, cotangents, count_positions
 
 
-@pytest.mark.parametrize("classes", [3, 300, 1000])
-def test_draws_follow_the_probabilities(classes: int) -> None:
-    generator = torch.Generator().manual_seed(0)
-    probabilities = (3 * torch.randn(classes, generator=generator)).softmax(0)
-    probabilities[classes // 2] = 0
-    draws = 200_000
-    drawn = _draw_class(probabilities.expand(draws, classes), generator)
-    counts = torch.bincount(drawn, minlength=classes).double()
-    expected = draws * probabilities.double() / probabilities.double().sum()
-    assert counts[classes // 2] == 0
-    common = expected > 20
-    chi2 = float(((counts - expected)[common] ** 2 / expected[common]).sum())
-    degrees = int(common.sum())
-    assert chi2 < degrees + 5 * (2 * degrees) ** 0.5
+def test_exact_cotangents_are_a_root_of_the_expectation() -> None:
+    """Σ_k v_k v_kᵀ = diag(p) − ppᵀ, one backward pass less than there are classes."""
+    logits = torch.randn(3, 4, dtype=torch.float64)
+    vectors = torch.stack(
+        list(
+            cotangents(
+                logits, None, None, kind="exact", likelihood="categorical", generator=None, where=""
+            )
+        )
+    )
+    assert len(vectors) == 3
+    p = logits.softmax(-1)
+    expected = torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)
+    torch.testing.assert_close(torch.einsum("kni,knj->nij", vectors, vectors), expected)
 
 
-def test_a_certain_class_is_always_drawn() -> None:
-    for classes in (4, 1000):
-        for certain in (0, classes // 3, classes - 1):
-            probabilities = torch.zeros(100, classes)
-            probabilities[:, certain] = 1
-            assert bool((_draw_class(probabilities, None) == certain).all())
+def test_positions_that_count() -> None:
+    logits, labels = torch.randn(2, 3, 4), torch.tensor([[1, -100, 2], [-100, -100, 0]])
+    assert count_positions(logits, labels, None, "categorical") == 3
+    assert count_positions(logits, None, None, "categorical") == 6
+    assert count_positions(logits, None, labels > 0, "categorical") == 2
+    assert count_positions(logits[:, 0], None, None, "gaussian") == 2
+    assert count_positions(logits, None, None, lambda outputs, targets: outputs.sum((1, 2))) == 2
+
+
+def test_unknown_options_suggest_the_closest() -> None:
+    with pytest.raises(ValueError, match=r"positions must be one of mean, sum.*'mean'\?"):
+        check_options("exact", "categorical", "means")
 
 
 @pytest.mark.parametrize("drawn", [0.0, 1 - 2.0**-24])

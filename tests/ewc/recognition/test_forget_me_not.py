@@ -1,16 +1,16 @@
-"""The recogniser against explicit loops over the equations, and what is promised of it."""
+"""The recognizer against explicit loops over the equations, and what is promised of it."""
 
 import time
-from math import exp, log
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from support.slow_forget_me_not import SlowForgetMeNot
 
 import ewc
 from ewc.recognition.forget_me_not import ForgetMeNot
-from ewc_paper.runs.checkpoint import load_checkpoint, save_checkpoint
 
 SHAPE = (2, 6, 5)
 
@@ -25,61 +25,6 @@ class Worlds:
     def frame(self, task: int) -> np.ndarray:
         noise = self.random.integers(0, 256, SHAPE, dtype=np.uint8)
         return np.where(self.random.random(SHAPE) < 0.2, noise, self.typical[task])
-
-
-class SlowForgetMeNot:
-    """The process as the appendix tells it: models are updated in the window and reverted."""
-
-    def __init__(
-        self, levels: int, prior: float, window: int, wins: int, independent: float
-    ) -> None:
-        self.independent = independent
-        self.levels, self.prior, self.window, self.needed = levels, prior, window, wins
-        self.learned: list[list[list[int]]] = [[], []]  # frames of each model, the last is held out
-        self.p = [0.5, 0.5]
-        self.waiting: list[list[int]] = []
-        self.time = self.wins = 0
-
-    def predict(self, frame: list[int], seen: list[list[int]]) -> float:
-        a = self.prior / self.levels
-        return (
-            self.independent
-            / len(frame)
-            * sum(
-                log((sum(other[x] == frame[x] for other in seen) + a) / (len(seen) + self.prior))
-                for x in range(len(frame))
-            )
-        )
-
-    def observe(self, image: np.ndarray) -> tuple[int, list[float]]:
-        frame = [int(value) * self.levels // 256 for value in image.ravel()]
-        self.time += 1
-        k = len(self.learned)
-        if self.time > 1:
-            switch = 1 / self.time
-            self.p = [
-                sum(self.p[b] * (1 - switch if a == b else switch / (k - 1)) for b in range(k))
-                for a in range(k)
-            ]
-        logs = [self.predict(frame, self.learned[c] + self.waiting) for c in range(k)]
-        joint = [self.p[c] * exp(logs[c] - max(logs)) for c in range(k)]
-        self.p = [value / sum(joint) for value in joint]
-        self.waiting.append(frame)
-        if len(self.waiting) == self.window:
-            self.end_window()
-        return int(np.argmax(self.p[:-1])), self.p
-
-    def end_window(self) -> None:
-        best = int(np.argmax(self.p))
-        held_out = best == len(self.learned) - 1
-        self.wins = self.wins + 1 if held_out else 0
-        if not held_out or self.wins == self.needed:
-            self.learned[best] = self.learned[best] + self.waiting
-            self.wins = 0
-            if held_out:
-                self.learned.append([])
-                self.p = [*self.p, 0.0]
-        self.waiting = []
 
 
 @pytest.mark.parametrize(("window", "wins"), [(1, 1), (3, 1), (4, 2), (2, 3)])
@@ -178,10 +123,8 @@ def test_it_goes_on_identically_from_a_checkpoint(observed: int, tmp_path: Path)
     stream = [worlds.frame(task) for task in (0, 1, 2, 1) for _ in range(16)]
     for frame in stream[:observed]:
         first.observe(frame)
-    save_checkpoint(tmp_path, {"recognizer": first.state_dict()})
-    state = load_checkpoint(tmp_path)
-    assert state is not None
-    second.load_state_dict(state["recognizer"])
+    torch.save(first.state_dict(), tmp_path / "recognizer.pt")
+    second.load_state_dict(torch.load(tmp_path / "recognizer.pt", weights_only=True))
     assert second.decided == first.decided
     for frame in stream[observed:]:
         assert first.observe(frame) == second.observe(frame)
@@ -249,11 +192,11 @@ def test_frames_of_any_shape_are_told_apart(shape: tuple[int, ...]) -> None:
     assert [recognizer.frozen().observe(frame) for frame in (dark, bright)] == [0, 1]
 
 
-@pytest.mark.parametrize("colour", [0, 1, 2])
-def test_tasks_that_differ_in_one_colour_only_are_told_apart(colour: int) -> None:
+@pytest.mark.parametrize("color", [0, 1, 2])
+def test_tasks_that_differ_in_one_color_only_are_told_apart(color: int) -> None:
     one = np.full((84, 84, 3), 100, dtype=np.uint8)
     other = one.copy()
-    other[..., colour] = 200
+    other[..., color] = 200
     recognizer = ForgetMeNot(wins=1)
     tasks = [recognizer.observe(frame) for frame in (one, other, one) for _ in range(16)]
     assert [tasks[15], tasks[31], tasks[47]] == [0, 1, 0]
@@ -263,7 +206,7 @@ def test_tasks_that_differ_in_one_colour_only_are_told_apart(colour: int) -> Non
     ("state", "said"),
     [
         ({"weights": 1}, r"expected the state of a ForgetMeNot, got the keys \['weights'\]"),
-        (ForgetMeNot(levels=8).state_dict(), r"levels=8, .* not Settings\(levels=4"),
+        (ForgetMeNot(levels=8).state_dict(), r"levels=8, .* not RecognizerConfig\(levels=4"),
     ],
 )
 def test_a_state_that_does_not_fit_changes_nothing(state: dict[str, Any], said: str) -> None:

@@ -41,11 +41,11 @@ def test_a_side_shorter_than_a_square_is_averaged_whole(
     assert np.array_equal(got[..., 0, 0], np.floor(first.mean(axis=(-2, -1))))
 
 
-@pytest.mark.parametrize("colours", [1, 3, 4])
+@pytest.mark.parametrize("colors", [1, 3, 4])
 @pytest.mark.parametrize("front", [(), (2,)])
-def test_colours_in_the_last_axis_are_averaged_apart(colours: int, front: tuple[int, ...]) -> None:
-    frame = RANDOM.integers(0, 256, (*front, 210, 160, colours), dtype=np.uint8)
-    expected = [downscaled(frame[..., colour], 42) for colour in range(colours)]
+def test_colors_in_the_last_axis_are_averaged_apart(colors: int, front: tuple[int, ...]) -> None:
+    frame = RANDOM.integers(0, 256, (*front, 210, 160, colors), dtype=np.uint8)
+    expected = [downscaled(frame[..., color], 42) for color in range(colors)]
     assert np.array_equal(downscaled(frame, 42), np.stack(expected, axis=-1))
 
 

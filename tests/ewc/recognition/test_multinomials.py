@@ -5,17 +5,17 @@ from math import log
 import numpy as np
 import pytest
 
-from ewc.recognition.multinomials import MANY, Evidence, Multinomials
+from ewc.recognition.multinomials import SUM_BY_PIXEL_ABOVE, Multinomials, WindowCounts
 
 PIXELS, LEVELS, PRIOR, INDEPENDENT = 3, 4, 0.5, 1.2
 FRAMES = np.array([[0, 1, 2], [0, 1, 3], [0, 0, 2], [3, 1, 2]])
 
 
 def learned(models: Multinomials, model: int, frames: np.ndarray) -> None:
-    evidence = Evidence(PIXELS * LEVELS)
+    window = WindowCounts(PIXELS * LEVELS)
     for frame in frames:
-        evidence.add(models.cells(frame))
-    models.learn(model, evidence)
+        window.add(models.cells(frame))
+    models.learn(model, window)
 
 
 def slow_log_predictive(frame: np.ndarray, seen: np.ndarray) -> float:
@@ -42,10 +42,10 @@ def test_a_frame_is_predicted_from_the_frames_learned() -> None:
 def test_evidence_counts_as_if_every_model_had_learned_it() -> None:
     models = Multinomials(2, PIXELS, LEVELS, PRIOR, INDEPENDENT)
     learned(models, 0, FRAMES[:1])
-    evidence = Evidence(PIXELS * LEVELS)
+    window = WindowCounts(PIXELS * LEVELS)
     for frame in FRAMES[1:3]:
-        evidence.add(models.cells(frame))
-    got = models.log_predictive(models.cells(FRAMES[3]), evidence)
+        window.add(models.cells(frame))
+    got = models.log_predictive(models.cells(FRAMES[3]), window)
     expected = [slow_log_predictive(FRAMES[3], seen) for seen in (FRAMES[:3], FRAMES[1:3])]
     assert got == pytest.approx(expected, rel=1e-6)
     assert models.frames.tolist() == [1, 0]
@@ -68,22 +68,22 @@ def test_a_frame_counts_as_no_more_pixels_than_it_has() -> None:
 
 @pytest.mark.parametrize("pixels", [1024, 1025])
 def test_many_models_predict_as_each_of_them_alone(pixels: int) -> None:
-    """Above `MANY` counts the sum goes another way than below."""
+    """Above `SUM_BY_PIXEL_ABOVE` counts the sum goes another way than below."""
     random, total = np.random.default_rng(0), 80
-    assert total * pixels > MANY
+    assert total * pixels > SUM_BY_PIXEL_ABOVE
     many = Multinomials(1, pixels, LEVELS, PRIOR, INDEPENDENT)
-    evidence = Evidence(pixels * LEVELS)
-    evidence.add(many.cells(random.integers(0, LEVELS, pixels)))
+    window = WindowCounts(pixels * LEVELS)
+    window.add(many.cells(random.integers(0, LEVELS, pixels)))
     frame = many.cells(random.integers(0, LEVELS, pixels))
     alone = []
     for model in range(total):
         one = Multinomials(1, pixels, LEVELS, PRIOR, INDEPENDENT)
-        seen = Evidence(pixels * LEVELS)
+        seen = WindowCounts(pixels * LEVELS)
         for _ in range(model):
             seen.add(many.cells(random.integers(0, LEVELS, pixels)))
         one.learn(0, seen)
         many.learn(model, seen)
         many.add()
-        alone.append(one.log_predictive(frame, evidence)[0])
-    assert many.log_predictive(frame, evidence)[:-1] == pytest.approx(alone, rel=1e-7)
+        alone.append(one.log_predictive(frame, window)[0])
+    assert many.log_predictive(frame, window)[:-1] == pytest.approx(alone, rel=1e-7)
     assert many.frames.tolist() == [*range(total), 0]

@@ -1,1 +1,1 @@
-"""What the computation graph of a batch tells: where its samples are, and which rule applies."""
+"""Reading the autograd graph of a batch: where its samples are, and which rule applies where."""

@@ -1,10 +1,12 @@
-"""Batch norm with running statistics, whose backward PyTorch 2.9 to 2.15 gets wrong.
+"""Batch norm with running statistics, whose backward is wrong in PyTorch 2.9 to 2.15.
 
-With two or more spatial dimensions and a dimension of size one, when the gradient and the input lie
-in memory in different orders, `NativeBatchNormBackward0` mistakes one order for the other and
-returns values of the right shape that are wrong by 100 %. Written out, y = x̂ ∘ w + b is simple
-enough to do without it.
+With two or more dimensions of space, one of them of size one, and with a gradient and an input that
+are stored in different memory orders, `NativeBatchNormBackward0` mistakes one order for the other.
+It returns values of the right shape that are wrong by 100 %. The gradients of y = x̂ ∘ w + b are
+simple enough to be computed without it.
 """
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,30 +16,50 @@ from ewc.fisher.autograd.graph import Graph, Node
 Grads = tuple[Tensor | None, ...]
 
 
-def mend_batch_norms(graph: Graph) -> None:
-    """Let the batch norms that PyTorch may get wrong compute their gradients by hand."""
+class BatchNormCall(NamedTuple):
+    """The arguments of a batch norm with running statistics."""
+
+    inputs: Tensor
+    mean: Tensor
+    variance: Tensor
+    eps: float
+    weight: Tensor | None
+
+
+def batch_norm_call(node: Node) -> BatchNormCall:
+    """Read the arguments of a batch norm from its node in the graph."""
+    return BatchNormCall(
+        node._saved_input,
+        node._saved_running_mean,
+        node._saved_running_var,
+        node._saved_eps,
+        node._saved_weight,
+    )
+
+
+def normalized(call: BatchNormCall) -> tuple[Tensor, Tensor]:
+    """Return x̂ = (x − μ) / √(σ² + ε), and the slope w / √(σ² + ε) of the output."""
+    shape = (1, -1) + (1,) * (call.inputs.ndim - 2)
+    scale = (call.variance + call.eps).rsqrt().view(shape)
+    slope = scale if call.weight is None else scale * call.weight.view(shape)
+    return (call.inputs - call.mean.view(shape)) * scale, slope
+
+
+def correct_batch_norms(graph: Graph) -> None:
+    """Replace the backward of those batch norms that PyTorch may get wrong."""
     for index, node in enumerate(graph.nodes):
         if node.name() != "NativeBatchNormBackward0" or node._saved_training:
             continue
         shape = graph.shape(index)
         if len(shape) > 3 and 1 in shape:
-            normed, slope = normalized(node)
-            node.register_hook(_Backward(normed.detach(), slope.detach()))
+            normed, slope = normalized(batch_norm_call(node))
+            node.register_hook(_CorrectGradients(normed.detach(), slope.detach()))
 
 
-def normalized(node: Node) -> tuple[Tensor, Tensor]:
-    """x̂ = (x − μ) / √(σ² + ε), and the slope w / √(σ² + ε) of the output."""
-    inputs = node._saved_input
-    shape = (1, -1) + (1,) * (inputs.ndim - 2)
-    mean = node._saved_running_mean.view(shape)
-    scale = (node._saved_running_var + node._saved_eps).rsqrt().view(shape)
-    weight = node._saved_weight
-    return (inputs - mean) * scale, scale if weight is None else scale * weight.view(shape)
+class _CorrectGradients:
+    """A hook that replaces the gradients of a node.
 
-
-class _Backward:
-    """A hook that replaces the gradients of a node. It holds no node: a node that holds itself is
-    never freed.
+    It has no reference to the node, because a node that refers to itself is never freed.
     """
 
     def __init__(self, normed: Tensor, slope: Tensor) -> None:

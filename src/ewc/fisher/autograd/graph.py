@@ -1,10 +1,10 @@
 """Where the parameters are used, read from the autograd graph of an output.
 
-The graph is the truth about a model: a weight used by two modules, through `F.linear`, or twice by
-a recurrence has that many edges into it, whatever the modules look like. `Graph` lists the nodes in
-a fixed order, so that two graphs of the same computation (for batches of different size) can be
-compared node by node, and `Step`s are the ways a parameter passes on its way to an operation:
-transposed, cut, reshaped or cast, never mixed with data.
+The graph shows what a model really computes: a weight that two modules use, or `F.linear`, or a
+recurrence twice, has that many edges into it, whatever the modules look like. `Graph` lists the
+nodes in a fixed order, so that two graphs of the same computation (for batches of different size)
+can be compared node by node. A `PathNode` lies between a parameter and an operation that uses it,
+where the parameter is transposed, split, reshaped or cast, but not yet mixed with data.
 """
 
 import re
@@ -24,10 +24,14 @@ Node = Any  # torch.autograd.graph.Node, whose saved values have no types
 
 
 class Graph:
-    """The nodes behind `output`, depth first, with who consumes what."""
+    """The nodes that computed an output, depth first, with their edges.
+
+    Args:
+        output: what the model returned.
+        parameters: the names of the parameters to find, by their `id`.
+    """
 
     def __init__(self, output: Tensor, parameters: Mapping[int, str]) -> None:
-        """`parameters` are the names of the parameters to find, by their `id`."""
         self.output_number = output.output_nr
         self.nodes: list[Node] = []
         self.parameters: dict[int, str] = {}
@@ -54,7 +58,7 @@ class Graph:
 
     @cached_property
     def consumers_first(self) -> list[int]:
-        """The nodes in an order in which each comes after all that consume its results."""
+        """The nodes in an order in which each comes after all nodes that consume its results."""
         waiting = Counter(child for edges in self.edges for child, _ in edges)
         ready, order = [0], []
         while ready:
@@ -67,9 +71,7 @@ class Graph:
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
-        """What makes two graphs the same computation: the operations, how they hang together, and
-        the parameters.
-        """
+        """Equal for two graphs of the same computation: operations, edges and parameters."""
         return tuple(map(type, self.nodes)), tuple(self.edges), tuple(self.parameters.items())
 
     @cached_property
@@ -83,7 +85,7 @@ class Graph:
 
     @cached_property
     def used(self) -> list[list[int]]:
-        """For each node the numbers of its results that are used."""
+        """For each node, the numbers of its results that are used."""
         numbers: list[set[int]] = [set() for _ in self.nodes]
         numbers[0].add(self.output_number)
         for edges in self.edges:
@@ -94,9 +96,9 @@ class Graph:
 
     @property
     def elements(self) -> int:
-        """How many numbers the results of the operations hold, the parameters' own left out.
+        """Number of elements in the results of all operations, without views of parameters.
 
-        Nested tensors do not tell.
+        Very large for nested tensors, whose sizes are not known.
         """
         if self.nested:
             return sys.maxsize
@@ -108,27 +110,27 @@ class Graph:
         return sum(prod(node._input_metadata[0].shape) for node in made)
 
     def operation(self, node: int) -> str:
-        """What PyTorch calls the operation, "" if it is not one of its own."""
+        """Return PyTorch's name of the operation, "" if it is not one of PyTorch's own."""
         return operation(self.nodes[node].name())
 
     def shape(self, node: int, number: int = 0) -> torch.Size:
-        """The shape of a node's forward result."""
+        """Return the shape of a node's forward result."""
         shape: torch.Size = self.nodes[node]._input_metadata[number].shape
         return shape
 
     def dtype(self, node: int) -> torch.dtype:
-        """The type of a node's forward result."""
+        """Return the type of a node's forward result."""
         dtype: torch.dtype = self.nodes[node]._input_metadata[0].dtype
         return dtype
 
     @cached_property
     def rounding(self) -> float:
-        """The relative rounding error of the coarsest type that is computed in."""
+        """The relative rounding error of the least precise type in the graph."""
         return max(torch.finfo(one).eps for one in self._types)
 
     @cached_property
-    def widest(self) -> float:
-        """The largest number of the narrowest type that is computed in."""
+    def largest_number(self) -> float:
+        """The largest number of the type in the graph with the smallest range."""
         return min(torch.finfo(one).max for one in self._types)
 
     @cached_property
@@ -138,13 +140,16 @@ class Graph:
 
     @cached_property
     def nested(self) -> bool:
-        """Whether some results are nested tensors, which have no shape that could be compared."""
+        """Whether some results are nested tensors, whose shapes cannot be compared."""
         return any(m.is_nested_tensor for node in self.nodes for m in node._input_metadata)
 
-    def pull_back(self, output: Tensor, vector: Tensor, nodes: Sequence[int]) -> list[Tensor]:
-        """The gradients of `vector · output` at the results of `nodes`, zero where none arrives."""
+    def backward(self, output: Tensor, cotangent: Tensor, nodes: Sequence[int]) -> list[Tensor]:
+        """Return the gradients of `cotangent · output` at the results of some nodes.
+
+        They are zero where no gradient arrives.
+        """
         edges = [GradientEdge(self.nodes[i], 0) for i in nodes]
-        grads = torch.autograd.grad(output, edges, vector, retain_graph=True, allow_unused=True)
+        grads = torch.autograd.grad(output, edges, cotangent, retain_graph=True, allow_unused=True)
         return [
             output.new_zeros(self.shape(i), dtype=self.dtype(i)) if grad is None else grad
             for i, grad in zip(nodes, grads, strict=True)
@@ -152,11 +157,15 @@ class Graph:
 
 
 @dataclass(frozen=True)
-class Step:
-    """A node between a parameter and its use that only rearranges, cuts, casts or looks up rows of
-    it.
+class PathNode:
+    """A node between a parameter and its use, which rearranges, splits, casts or looks up rows.
 
-    A row may be looked up twice, so that squares do not pass through a lookup.
+    A row may be looked up twice, so squares cannot pass through a lookup.
+
+    Attributes:
+        node: the number of the node in the graph.
+        number: which of its results is used.
+        is_lookup: whether it is an embedding, which looks up rows of the parameter.
     """
 
     node: int
@@ -164,7 +173,7 @@ class Step:
     is_lookup: bool
 
     def view(self, graph: Graph, buffer: Tensor) -> Tensor:
-        """The same view of `buffer`, which has one leading dimension more than the parameter."""
+        """Return the same view of `buffer`, which has one more leading dimension, for samples."""
         node = graph.nodes[self.node]
         match node.name():
             case "TBackward0":
@@ -182,10 +191,10 @@ class Step:
                 return torch.split(buffer, list(node._saved_split_sizes), dim)[self.number]
             case "ViewBackward0" | "UnsafeViewBackward0" | "UnsqueezeBackward0":
                 return buffer.view(buffer.shape[0], *graph.shape(self.node))
-        return buffer  # cast, alias or clone
+        return buffer  # a cast, an alias or a clone
 
 
-LOOKUP = "EmbeddingBackward0"
+EMBEDDING = "EmbeddingBackward0"
 VIEWS = {
     "AliasBackward0",
     "CloneBackward0",
@@ -198,11 +207,11 @@ VIEWS = {
     "UnsqueezeBackward0",
     "ViewBackward0",
 }
-STEPS = VIEWS | {LOOKUP}
+PATH_OPERATIONS = VIEWS | {EMBEDDING}  # those that a `PathNode` may have
 
 
 def signed(saved: int) -> int:
-    """A saved number; negative ones come back as unsigned 64-bit numbers."""
+    """Return a saved number; autograd returns negative ones as unsigned 64-bit numbers."""
     return saved - 2**64 if saved >= 2**63 else saved
 
 
@@ -212,8 +221,9 @@ def _dim(saved: int, rank: int) -> int:
 
 @cache
 def operation(name: str) -> str:
-    """The operation behind the name of a node (`Add` of `AddBackward0`), "" if it is not one of
-    PyTorch's own.
+    """Return the operation of a node by its name, such as `Add` for `AddBackward0`.
+
+    "" if it is not one of PyTorch's own.
     """
-    found = re.fullmatch(r"(\w+)Backward\d+", name)  # those of users have no number
+    found = re.fullmatch(r"(\w+)Backward\d+", name)  # names of users' functions have no number
     return found[1] if found else ""

@@ -6,15 +6,16 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-Shape: TypeAlias = tuple[int, ...]
+Sizes: TypeAlias = tuple[int, ...]  # of a tensor's dimensions
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The samples are the middle factor of dimension `dim`, unflattened to (outer, samples, inner).
+class SampleLayout:
+    """Dimension `dim`, unflattened to (outer, samples, inner), has the samples in the middle.
 
-    `Layout(0, 1, 1)` is the usual batch dimension, `Layout(0, 1, T)` a batch of sequences flattened
-    to rows, `Layout(0, 2, 1)` two batches one after the other (`torch.cat([a, b])`).
+    `SampleLayout(0, 1, 1)` is the usual batch dimension, `SampleLayout(0, 1, T)` a batch of
+    sequences flattened to rows, and `SampleLayout(0, 2, 1)` two batches one after the other
+    (`torch.cat([a, b])`).
     """
 
     dim: int
@@ -22,8 +23,9 @@ class Layout:
     inner: int
 
     def by_sample(self, tensor: Tensor, batch: int) -> Tensor:
-        """`tensor` with the samples moved to a new first dimension; what else was in `dim` stays
-        there.
+        """Return the tensor with its samples in a new first dimension.
+
+        What else was in `dim` stays there. `batch` is the number of samples.
         """
         if self.outer == 1:
             split: Tensor = tensor.unflatten(self.dim, (batch, self.inner))
@@ -31,14 +33,20 @@ class Layout:
         split = tensor.unflatten(self.dim, (self.outer, batch, self.inner)).movedim(self.dim + 1, 0)
         return split.flatten(self.dim + 1, self.dim + 2)
 
-    def stride(self, shape: Shape) -> int:
-        """How many elements in a row (of a contiguous tensor) belong to the same sample."""
+    def stride(self, shape: Sizes) -> int:
+        """Return how many consecutive elements of a contiguous tensor belong to one sample."""
         return self.inner * prod(shape[self.dim + 1 :])
 
 
-def at_stride(stride: int, shape: Shape, batch: int) -> Layout | None:
-    """The layout of `shape` in which element number i belongs to sample (i // stride) % batch, if
-    one dimension holds the samples.
+def at_stride(stride: int, shape: Sizes, batch: int) -> SampleLayout | None:
+    """Return the layout in which element number i belongs to sample (i // stride) % batch.
+
+    None if no single dimension holds the samples.
+
+    Args:
+        stride: number of consecutive elements that belong to one sample.
+        shape: the shape of the tensor.
+        batch: number of samples.
     """
     after = 1
     for dim in range(len(shape) - 1, -1, -1):
@@ -46,15 +54,15 @@ def at_stride(stride: int, shape: Shape, batch: int) -> Layout | None:
         if odd or inner == 0:
             return None
         if shape[dim] % (inner * batch) == 0:
-            return Layout(dim, shape[dim] // (inner * batch), inner)
+            return SampleLayout(dim, shape[dim] // (inner * batch), inner)
         after *= shape[dim]
     return None
 
 
-def possible_layouts(shape: Shape, batch: int) -> list[Layout]:
-    """Every layout that the sizes allow, the plainest of each dimension first."""
+def possible_layouts(shape: Sizes, batch: int) -> list[SampleLayout]:
+    """Return every layout that the sizes allow, the simplest of each dimension first."""
     return [
-        Layout(dim, outer, size // batch // outer)
+        SampleLayout(dim, outer, size // batch // outer)
         for dim, size in enumerate(shape)
         if size and size % batch == 0
         for outer in range(1, size // batch + 1)

@@ -2,20 +2,23 @@
 
 from torch import Tensor
 
-MASK = 1e4  # entries at least this large may be masks, which say nothing of the size of others
+MASK = 1e4  # larger entries may be masks, which say nothing about the size of the others
 COMPARED = 16  # rows of the output that show how large the entries of each column are
 
 
 class Rounding:
-    """How much the output of a sample may change by rounding in a batch of another size."""
+    """How much the output for a sample may differ, by rounding, in a batch of another size.
+
+    Each entry is judged by its own size and the size of its column (the last dimension) in other
+    rows. Next to a logit that is masked with -1e9, or a regression target in other units, any
+    difference would seem small.
+
+    Args:
+        output: the output for a batch.
+        rounding: the relative rounding error of one operation.
+    """
 
     def __init__(self, output: Tensor, rounding: float) -> None:
-        """`rounding` is that of one operation.
-
-        Each entry is judged by its own size and that of its column (the last dimension) in other
-        rows: beside a logit that is masked with -1e9, or a regression in other units, any
-        difference would seem small.
-        """
         columns = output.shape[-1] if output.ndim > 1 else 1
         rows = output.detach().reshape(-1, columns)
         sizes = rows[:: max(1, len(rows) // COMPARED)].abs()

@@ -1,11 +1,11 @@
-"""How the per-sample gradients of a batch are computed: by a rule, or one sample at a time.
+"""How to compute the per-sample gradients of a batch: with rules, or one sample at a time.
 
-A rule needs to know which rows of an operation's tensors belong to which sample. Where the graph
-shows it for any data (`flow`), it is known. Elsewhere (rows picked by an index, pooled by a matrix,
-passed through a function of the user's own) it is measured for each batch: the cotangent of each
-sample is scaled by powers of two of its own, which is exact, so that each row's gradient shows
-whose it is. What has no rule, or whose rows are not where a rule needs them, goes to `alone`: one
-sample at a time, always right.
+A rule needs to know which rows of an operation's tensors belong to which sample. `flow` reads this
+from the graph where it is the same for any data. Elsewhere (rows that are picked by an index,
+pooled by a matrix, or passed through a user's own function) it is measured for each batch: the
+cotangent of each sample is scaled by its own powers of two, which is exact, so that the gradient of
+each row shows which sample it belongs to. Parameters without a rule, or whose rows are not where a
+rule needs them, are done one sample at a time, which is always right.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,68 +16,81 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ewc.fisher.autograd.binders import OPERATIONS, plain_lookup, supported
+from ewc.dtypes import at_least_float32, widened
+from ewc.fisher.autograd.binders import OPERATIONS, WeightInput, is_plain_embedding, supported
 from ewc.fisher.autograd.flow import follow_samples
-from ewc.fisher.autograd.graph import LOOKUP, STEPS, Graph, Step
-from ewc.fisher.autograd.layout import Layout, possible_layouts
-from ewc.fisher.autograd.rules import accumulates_in, widen
+from ewc.fisher.autograd.graph import EMBEDDING, PATH_OPERATIONS, Graph, PathNode
+from ewc.fisher.autograd.layout import SampleLayout, possible_layouts
 
 
 @dataclass(frozen=True)
 class Use:
-    """An operation (`node`) that takes a parameter, after `steps`, as its input number `slot`."""
+    """An operation that takes a parameter as one of its inputs.
 
-    steps: tuple[Step, ...]
+    Attributes:
+        path: the nodes between the parameter and the operation.
+        node: the number of the operation in the graph.
+        slot: which of its inputs the parameter is.
+    """
+
+    path: tuple[PathNode, ...]
     node: int
     slot: int
 
     @property
-    def looked_up(self) -> bool:
-        """Whether rows were looked up on the way."""
-        return any(step.is_lookup for step in self.steps)
+    def has_lookup(self) -> bool:
+        """Whether rows of the parameter are looked up on the path."""
+        return any(passed.is_lookup for passed in self.path)
 
-    def seen(self, graph: Graph, buffer: Tensor) -> Tensor:
-        """`buffer`, like the parameter with a leading dimension, as the operation (or the lookup)
-        sees it.
+    def view(self, graph: Graph, buffer: Tensor) -> Tensor:
+        """Return a view of `buffer` as the operation (or the lookup) sees the parameter.
+
+        `buffer` has the shape of the parameter, after a leading dimension for samples.
         """
-        for step in self.steps:
-            if step.is_lookup:
+        for passed in self.path:
+            if passed.is_lookup:
                 break
-            buffer = step.view(graph, buffer)
+            buffer = passed.view(graph, buffer)
         return buffer
 
 
 @dataclass
 class Plan:
-    """For one batch: how each parameter is used where there is a rule, and the parameters without
-    one.
+    """How the parameters are used in one batch.
+
+    Attributes:
+        layouts: where the samples are in each operation that has a rule.
+        single_use: parameters with one use, whose squares can be taken at that operation.
+        multi_use: parameters with several uses, whose gradients are summed before squaring.
+        one_by_one: parameters that are done one sample at a time.
     """
 
-    layouts: dict[int, Layout] = field(default_factory=dict)
-    single: dict[str, Use] = field(default_factory=dict)
-    summed: dict[str, list[Use]] = field(default_factory=dict)
-    alone: list[str] = field(default_factory=list)
+    layouts: dict[int, SampleLayout] = field(default_factory=dict)
+    single_use: dict[str, Use] = field(default_factory=dict)
+    multi_use: dict[str, list[Use]] = field(default_factory=dict)
+    one_by_one: list[str] = field(default_factory=list)
 
     def add(self, name: str, uses: list[Use]) -> None:
-        """Note the uses of a parameter; squares can be taken at the operation if there is only
-        one.
-        """
-        if len(uses) == 1 and not uses[0].looked_up:
-            self.single[name] = uses[0]
+        """Add the uses of a parameter."""
+        if len(uses) == 1 and not uses[0].has_lookup:
+            self.single_use[name] = uses[0]
         else:
-            self.summed[name] = uses
+            self.multi_use[name] = uses
 
-    def leave_out(self, names: list[str]) -> None:
-        """Take parameters from the rules, to be done one sample at a time."""
+    def use_no_rule_for(self, names: list[str]) -> None:
+        """Do these parameters one sample at a time instead of with rules."""
         for name in names:
-            self.single.pop(name, None)
-            self.summed.pop(name, None)
-        self.alone += names
+            self.single_use.pop(name, None)
+            self.multi_use.pop(name, None)
+        self.one_by_one += names
 
     @cached_property
     def nodes(self) -> list[int]:
         """The operations whose output gradients are needed."""
-        uses = [*self.single.values(), *(use for uses in self.summed.values() for use in uses)]
+        uses = [
+            *self.single_use.values(),
+            *(use for uses in self.multi_use.values() for use in uses),
+        ]
         return sorted({use.node for use in uses})
 
 
@@ -88,11 +101,14 @@ class Probe(NamedTuple):
     graph: Graph
 
 
-class Trust(NamedTuple):
-    """What a first look at a graph has shown, for later batches with such a graph.
+class GraphFindings(NamedTuple):
+    """What the first batch with some graph has shown, for later batches with the same graph.
 
-    `measured` operations have rows that only the data can assign, `refused` ones have rows that
-    belong to no single sample. An operation in neither is trusted where the graph shows its layout.
+    Operations in neither set have the layout that the graph shows.
+
+    Attributes:
+        measured: operations whose layout depends on the data, and is measured for each batch.
+        refused: operations with rows that do not belong to a single sample.
     """
 
     measured: frozenset[int]
@@ -100,15 +116,20 @@ class Trust(NamedTuple):
 
 
 class _NoRule(Exception):
-    """This parameter is used in a way that no rule covers."""
+    """Raised for a parameter that is used in a way no rule covers."""
 
 
-def first_look(full: Probe, few: Probe) -> Trust:
-    """Check what `follow_samples` says of a graph by measuring it, on a few samples where their
-    graph is the same, and find out which of the other operations keep samples apart.
+def inspect_graph(full: Probe, few: Probe) -> GraphFindings:
+    """Check by measuring what `follow_samples` says about a graph.
+
+    Also find out which of the other operations keep samples separate.
+
+    Args:
+        full: the output for a whole batch.
+        few: the output for a few of its samples, which is measured if it has the same graph.
     """
     if full.graph.nested:
-        return Trust(frozenset(), frozenset())
+        return GraphFindings(frozenset(), frozenset())
     probe = few if few.graph.key == full.graph.key else full
     known = _known(probe)
     candidates = {
@@ -119,18 +140,18 @@ def first_look(full: Probe, few: Probe) -> Trust:
     }
     fitting = measure(probe, candidates)
     refused = frozenset(node for node in candidates if not fitting.get(node))
-    return Trust(frozenset(candidates) - known.keys() - refused, refused)
+    return GraphFindings(frozenset(candidates) - known.keys() - refused, refused)
 
 
-def make_plan(full: Probe, trust: Trust) -> Plan:
-    """The plan for the batch behind `full`."""
+def make_plan(full: Probe, findings: GraphFindings) -> Plan:
+    """Return the plan for the batch whose output is `full`."""
     graph, batch = full.graph, len(full.output)
     if graph.nested:
-        return Plan(alone=list(graph.parameters.values()))
-    layouts = {node: at for node, at in _known(full).items() if node not in trust.refused}
+        return Plan(one_by_one=list(graph.parameters.values()))
+    layouts = {node: at for node, at in _known(full).items() if node not in findings.refused}
     unknown = {
         node: possible_layouts(tuple(graph.shape(node)), batch)
-        for node in trust.measured
+        for node in findings.measured
         if node not in layouts
     }
     layouts |= {node: fits[0] for node, fits in measure(full, unknown).items() if fits}
@@ -139,26 +160,28 @@ def make_plan(full: Probe, trust: Trust) -> Plan:
         try:
             plan.add(name, _uses(graph, layouts, node))
         except _NoRule:
-            plan.alone.append(name)
+            plan.one_by_one.append(name)
     return plan
 
 
 def _operations(graph: Graph) -> list[int]:
-    """The operations that have a rule."""
+    """Return the operations that have a rule."""
     return [i for i, node in enumerate(graph.nodes) if node.name() in OPERATIONS]
 
 
-def _known(probe: Probe) -> dict[int, Layout]:
-    """The layouts that the graph shows, of the operations that have a rule."""
+def _known(probe: Probe) -> dict[int, SampleLayout]:
+    """Return the layouts that the graph shows, for operations that have a rule."""
     found = follow_samples(probe.graph, len(probe.output))
     return {node: found[node, 0] for node in _operations(probe.graph) if (node, 0) in found}
 
 
-def measure(probe: Probe, candidates: Mapping[int, list[Layout]]) -> dict[int, list[Layout]]:
-    """For each operation the layouts, of those given, by which every row's gradient comes from the
-    row's sample only.
+def measure(
+    probe: Probe, candidates: Mapping[int, list[SampleLayout]]
+) -> dict[int, list[SampleLayout]]:
+    """Return, for each operation, those candidates that are right for this batch.
 
-    A row without a gradient fits anywhere, and adds nothing to a Fisher.
+    By a right layout, the gradient of every row comes from the sample of the row only. A row
+    without a gradient fits any layout, and adds nothing to a Fisher.
     """
     fitting = {node: list(layouts) for node, layouts in candidates.items() if layouts}
     if not fitting:
@@ -166,33 +189,36 @@ def measure(probe: Probe, candidates: Mapping[int, list[Layout]]) -> dict[int, l
     output, graph = probe
     generator = torch.Generator().manual_seed(0)
     cotangent = torch.randn(output.shape, generator=generator).to(output.device, output.dtype)
-    plain = graph.pull_back(output, cotangent, list(fitting))
-    for scales in _scales(output, graph.widest):
+    plain = graph.backward(output, cotangent, list(fitting))
+    for scales in _scales(output, graph.largest_number):
         vector = cotangent * scales.view(-1, *[1] * (output.ndim - 1))
-        scaled = graph.pull_back(output, vector, list(fitting))
+        scaled = graph.backward(output, vector, list(fitting))
         for node, before, after in zip(fitting, plain, scaled, strict=True):
             fitting[node] = [one for one in fitting[node] if _fits(one, before, after, scales)]
     return fitting
 
 
-def _scales(output: Tensor, widest: float) -> Iterator[Tensor]:
-    """Powers of two for the samples, by the digits of their numbers: no two samples have all the
-    same. They are small where a type that ends at `widest` would overflow.
+def _scales(output: Tensor, largest_number: float) -> Iterator[Tensor]:
+    """Yield powers of two for the samples, by the digits of the samples' numbers.
+
+    No two samples have the same scales throughout. The scales are small where a type that ends at
+    `largest_number` would overflow.
     """
     numbers = torch.arange(len(output), device=output.device)
-    base = 32 if widest > 1e30 else 8
+    base = 32 if largest_number > 1e30 else 8
     while bool(numbers.any()):
         yield 2.0 ** (numbers % base).to(output.dtype)
         numbers = numbers // base
 
 
-def _fits(layout: Layout, plain: Tensor, scaled: Tensor, scales: Tensor) -> bool:
-    """Whether each sample's gradient, where `layout` says it is, was scaled by that sample's
-    scale. Powers of two are exact, so no entry may be off; what underflows is not.
+def _fits(layout: SampleLayout, plain: Tensor, scaled: Tensor, scales: Tensor) -> bool:
+    """Whether the gradients at each sample's place were scaled by that sample's scale.
+
+    Powers of two are exact, so no entry may differ, except where it underflows.
     """
     before, after = layout.by_sample(plain, len(scales)), layout.by_sample(scaled, len(scales))
     limits = torch.finfo(before.dtype)
-    before, after = widen(before), widen(after)
+    before, after = widened(before), widened(after)
     expected = before * scales.view(-1, *[1] * (before.ndim - 1)).to(before.dtype)
     if not bool(after.isfinite().all()):
         return False
@@ -202,42 +228,47 @@ def _fits(layout: Layout, plain: Tensor, scaled: Tensor, scales: Tensor) -> bool
     return bool(((after - expected).abs() <= least).all())
 
 
-def _uses(graph: Graph, layouts: dict[int, Layout], node: int) -> list[Use]:
-    """The uses of the parameter at `node`, if all of them have a rule."""
+def _uses(graph: Graph, layouts: dict[int, SampleLayout], node: int) -> list[Use]:
+    """Return the uses of the parameter at `node`; raise `_NoRule` if one of them has no rule."""
     parameter = graph.nodes[node].variable
-    uses = list(_climb(graph, layouts, node, 0, ()))
+    uses = list(_find_uses(graph, layouts, node, 0, ()))
     buffer = torch.empty(1, *parameter.shape, device="meta")
     try:
         for use in uses:
-            use.seen(graph, buffer)
-            if accumulates_in(graph.dtype(use.node)) != accumulates_in(parameter.dtype):
+            use.view(graph, buffer)
+            if at_least_float32(graph.dtype(use.node)) != at_least_float32(parameter.dtype):
                 raise _NoRule  # cast between float32 and float64, or to complex
-    except RuntimeError as error:  # a copy in another order: no view of the parameter shows it
+    except RuntimeError as error:  # a copy in another order, which is no view of the parameter
         raise _NoRule from error
     return uses
 
 
-def _climb(
-    graph: Graph, layouts: dict[int, Layout], node: int, number: int, steps: tuple[Step, ...]
+def _find_uses(
+    graph: Graph,
+    layouts: dict[int, SampleLayout],
+    node: int,
+    number: int,
+    path: tuple[PathNode, ...],
 ) -> Iterator[Use]:
-    """Follow a parameter from `node` to the operations that take it together with the samples."""
+    """Follow a parameter from result `number` of `node` to the operations that use it.
+
+    `path` are the nodes passed so far.
+    """
     weight = graph.shape(node, number)
     for made, consumer, slot in graph.consumers.get(node, []):
         if made != number:
             continue
         operation = graph.nodes[consumer]
         if consumer in layouts:
-            if not supported(operation, slot, layouts[consumer], weight):
+            if not supported(WeightInput(operation, slot, layouts[consumer], weight)):
                 raise _NoRule
-            yield Use(steps, consumer, slot)
+            yield Use(path, consumer, slot)
             continue
-        lookup, after_lookup = operation.name() == LOOKUP, any(step.is_lookup for step in steps)
-        if (
-            operation.name() not in STEPS
-            or after_lookup
-            or (lookup and not plain_lookup(operation))
-        ):
+        is_lookup = operation.name() == EMBEDDING
+        if operation.name() not in PATH_OPERATIONS or any(passed.is_lookup for passed in path):
+            raise _NoRule
+        if is_lookup and not is_plain_embedding(operation):
             raise _NoRule
         for output in range(len(operation._input_metadata)):
-            step = Step(consumer, output, lookup)
-            yield from _climb(graph, layouts, consumer, output, (*steps, step))
+            passed = PathNode(consumer, output, is_lookup)
+            yield from _find_uses(graph, layouts, consumer, output, (*path, passed))

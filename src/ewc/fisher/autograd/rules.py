@@ -1,84 +1,84 @@
-"""The per-sample gradient of each operation with respect to its weights, from its input and its
-output's gradient.
+"""The per-sample gradient of each operation with respect to its weight.
 
-A `Rule` is bound to one node of the graph of one batch. `per_sample` gives `∂ℓ_n/∂z` for some
-samples, and `separable` rules have one term a sample, so that the square is a product of squares,
-`Σ_n (g_n a_nᵀ)² = (g²)ᵀ (a²)`, and no per-sample gradient is ever formed. `z` is the weight as the
-operation sees it.
+A `Rule` knows one use of a weight in one batch: it is made from the operation's input, and gets the
+gradient at the operation's output. `z` is the weight as the operation sees it, and `per_sample`
+gives `∂ℓ_n/∂z` for some samples n. A rule is *separable* if a sample has only one term. The square
+is then a product of squares, `Σ_n (g_n a_nᵀ)² = (g²)ᵀ (a²)`, and no per-sample gradient is ever
+formed.
+
+Rules take plain tensors. `binders` reads these from the autograd graph.
 """
 
 from abc import ABC, abstractmethod
 from math import prod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ewc.fisher.autograd.graph import Node
+from ewc.dtypes import widened
 
-# elements of a per-sample buffer: 8 MB in float32, so that it stays close to the cores
+# Elements of a per-sample buffer: 8 MB in float32, so that it stays in the cache.
 BUDGET = 2**21
-# samples whose inputs are squared at a time, for the same reason
+# Samples whose inputs are squared at a time, for the same reason.
 ROWS = 256
 
 
-def accumulates_in(dtype: torch.dtype) -> torch.dtype:
-    """At least float32: squares of small half-precision gradients would vanish."""
-    return torch.promote_types(dtype, torch.float32)
-
-
-def widen(tensor: Tensor) -> Tensor:
-    """`tensor` in the type in which its squares are summed."""
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
-
-
 class Rule(ABC):
-    """One use of a weight in one batch; all tensors have the samples first."""
+    """One use of a weight in one batch. All tensors have the samples first."""
 
     separable = False
 
     @abstractmethod
     def cost(self, grad: Tensor) -> int:
-        """Elements of the buffers that one sample takes in `per_sample`."""
+        """Return how many elements `per_sample` needs for the buffers of one sample."""
 
     @abstractmethod
     def per_sample(self, grad: Tensor, start: int, stop: int) -> Tensor:
-        """∂ℓ_n/∂z for the samples `start` to `stop`."""
+        """Return ∂ℓ_n/∂z for the samples `start` to `stop`, from the gradients of all samples."""
 
     def add_to(self, buffer: Tensor, grad: Tensor, start: int, stop: int) -> None:
-        """buffer += ∂ℓ_n/∂z for the samples `start` to `stop`: one of several uses of the same
-        weight.
+        """Add ∂ℓ_n/∂z of the samples `start` to `stop` to a buffer.
+
+        The other uses of the same weight are added to the same buffer.
         """
         buffer.add_(self.per_sample(grad, start, stop))
 
     def add_separable(self, total: Tensor, squared: Tensor) -> None:
-        """total += Σ_n (∂ℓ_n/∂z)², from the squared output gradient (separable rules only)."""
+        """Add Σ_n (∂ℓ_n/∂z)² to `total`, given the squared gradients; for separable rules only."""
         raise TypeError(f"{type(self).__name__} is not separable")
 
     def add_squares(self, total: Tensor, grad: Tensor) -> None:
-        """total += Σ_n (∂ℓ_n/∂z)²."""
+        """Add Σ_n (∂ℓ_n/∂z)² to `total`. This may overwrite `grad`."""
         for start, stop in chunks(len(grad), self.cost(grad)):
             add_sum_of_squares(total, self.per_sample(grad, start, stop))
 
 
 def chunks(samples: int, cost: int) -> list[tuple[int, int]]:
-    """Cut `samples` into runs whose buffers stay within the budget."""
+    """Split the samples into ranges (start, stop) whose buffers stay within the budget.
+
+    `cost` is the number of elements that one sample needs.
+    """
     size = max(1, BUDGET // max(cost, 1))
     return [(start, min(start + size, samples)) for start in range(0, samples, size)]
 
 
 def add_sum_of_squares(total: Tensor, gradients: Tensor) -> None:
-    """total += Σ_n gradients_n², overwriting `gradients`."""
+    """Add Σ_n gradients_n² to `total`. This overwrites `gradients`."""
     if len(gradients) == 1:
         total.addcmul_(gradients[0], gradients[0])
     else:
         total.add_(gradients.square_().sum(0))
 
 
-class Product(Rule):
-    """y = x z: a linear layer. ∂ℓ/∂z = Σ_t x_t g_tᵀ over the positions t of the sample."""
+class LinearRule(Rule):
+    """y = x z, as in a linear layer: ∂ℓ/∂z = Σ_t x_t g_tᵀ over the positions t of the sample.
+
+    Inputs and gradients have shape (samples, positions, features).
+    """
 
     def __init__(self, inputs: Tensor) -> None:
-        self.inputs = widen(inputs)
+        self.inputs = widened(inputs)
         self.separable = inputs.shape[1] == 1
 
     def cost(self, grad: Tensor) -> int:
@@ -95,27 +95,36 @@ class Product(Rule):
             total.t().addmm_(grads[:, 0].t(), inputs[:, 0].square())
 
     def add_squares(self, total: Tensor, grad: Tensor) -> None:
-        # z is mostly a transposed weight: in the weight's own order memory is walked in a row
+        # z is usually a transposed weight: in the weight's own order, memory is read in sequence
         for start, stop in chunks(len(grad), self.cost(grad)):
             add_sum_of_squares(
                 total.t(), torch.bmm(grad[start:stop].transpose(1, 2), self.inputs[start:stop])
             )
 
 
-class Scaled(Rule):
-    """y = z ∘ factor, broadcast: norms, biases, gains, bare parameters. ∂ℓ/∂z = Σ factor ∘ g over
-    broadcast dimensions.
+class BroadcastRule(Rule):
+    """y = z ∘ factor, broadcast: norms, biases, gains and bare parameters.
+
+    ∂ℓ/∂z = Σ factor ∘ g over the dimensions that z was broadcast over.
+
+    Args:
+        factor: what z is multiplied by, with the samples first; None means 1.
+        scale: a number that z is multiplied by too.
+        shape: the shape of z.
+        aligned: the same, with a 1 for each dimension that z was expanded by, so that it has the
+            rank of the output.
+        sample: the shape of the output for one sample.
     """
 
     def __init__(
         self,
         factor: Tensor | None,
         scale: float,
-        aligned: tuple[int, ...],
         shape: torch.Size,
+        aligned: tuple[int, ...],
         sample: torch.Size,
     ) -> None:
-        self.factor = None if factor is None else widen(factor)
+        self.factor = None if factor is None else widened(factor)
         self.scale = scale
         self.shape = shape
         self.summed = [
@@ -144,9 +153,13 @@ class Scaled(Rule):
         total.add_(squared.sum(0).reshape(self.shape), alpha=self.scale**2)
 
 
-class Lookup(Rule):
-    """Rows of z chosen by index: an embedding. ∂ℓ/∂z_v = Σ g_t over the positions t that chose
-    v.
+class EmbeddingRule(Rule):
+    """Rows of z chosen by index: ∂ℓ/∂z_v = Σ g_t over the positions t that chose the row v.
+
+    Args:
+        indices: the rows chosen, with the samples first.
+        rows: number of rows of z.
+        padding: the row that gets no gradient; -1 if there is none.
     """
 
     def __init__(self, indices: Tensor, rows: int, padding: int) -> None:
@@ -171,8 +184,9 @@ class Lookup(Rule):
             buffer[sample].index_add_(0, chosen, gradient)
 
     def add_squares(self, total: Tensor, grad: Tensor) -> None:
-        """Sum over the positions of each (sample, row) pair that occurs, then square: no buffer of
-        all rows.
+        """Add Σ_n (∂ℓ_n/∂z)² to `total`, without a buffer of all rows.
+
+        Gradients are summed for each pair (sample, row) that occurs, and then squared.
         """
         width = grad.shape[-1]
         samples = torch.arange(len(grad), device=grad.device).unsqueeze(1)
@@ -186,26 +200,35 @@ class Lookup(Rule):
         total.index_add_(0, rows, sums.square_())
 
 
-class Convolution(Rule):
-    """A convolution of any rank: unfold the input into windows, then it is a product at every place
-    of the output.
+class ConvolutionOptions(NamedTuple):
+    """How a convolution was called, with one number per dimension of space."""
 
-    A transposed convolution is the same with input and output gradient in each other's part.
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    transposed: bool
+
+
+class ConvolutionRule(Rule):
+    """A convolution of any rank: the input is unfolded into windows, each of which is a product.
+
+    In a transposed convolution the input and the output gradient change places.
+
+    Args:
+        inputs: shape (samples, rows, channels, *space); a sample may have several rows.
+        weight: the shape of the weight.
+        options: how the convolution was called.
     """
 
-    def __init__(self, inputs: Tensor, node: Node, weight: torch.Size) -> None:
-        self.inputs = widen(inputs)
-        self.kernel = weight[2:]
+    def __init__(self, inputs: Tensor, weight: torch.Size, options: ConvolutionOptions) -> None:
+        self.inputs = widened(inputs)
         self.weight = weight
-        self.stride, self.padding, self.dilation = (
-            node._saved_stride,
-            node._saved_padding,
-            node._saved_dilation,
-        )
-        self.groups, self.transposed = node._saved_groups, node._saved_transposed
+        self.kernel = weight[2:]
+        self.options = options
 
     def cost(self, grad: Tensor) -> int:
-        windowed, places = (grad, self.inputs) if self.transposed else (self.inputs, grad)
+        windowed, places = (grad, self.inputs) if self.options.transposed else (self.inputs, grad)
         unfolded = (
             windowed.shape[1] * windowed.shape[2] * prod(self.kernel) * prod(places.shape[3:])
         )
@@ -219,33 +242,36 @@ class Convolution(Rule):
             add_sum_of_squares(total.movedim(1, -1), self.channels_last(grad, start, stop))
 
     def channels_last(self, grad: Tensor, start: int, stop: int) -> Tensor:
-        """Σ over places of (channels of the one side) × (windows of the other), group by group."""
+        """Return ∂ℓ_n/∂z with its input channels last.
+
+        That is, group by group, Σ over places of (channels of one side) × (windows of the other).
+        """
         inputs, grad = self.inputs[start:stop].flatten(0, 1), grad[start:stop].flatten(0, 1)
-        windowed, places = (grad, inputs) if self.transposed else (inputs, grad)
-        channels = places.reshape(len(places) * self.groups, -1, prod(places.shape[2:]))
+        windowed, places = (grad, inputs) if self.options.transposed else (inputs, grad)
+        channels = places.reshape(len(places) * self.options.groups, -1, prod(places.shape[2:]))
         gradient = torch.bmm(channels, self.windows(windowed, places.shape[2:]))
         gradient = gradient.reshape(stop - start, -1, self.weight[0], *self.kernel, self.weight[1])
         return gradient.squeeze(1) if gradient.shape[1] == 1 else gradient.sum(1)
 
     def windows(self, tensor: Tensor, places: torch.Size) -> Tensor:
-        """(rows × groups, places, kernel × channels of a group) of a tensor (rows, channels,
-        *space).
+        """Return the windows of a tensor (rows, channels, *space), one per place of the output.
 
-        Channels come last, where the entries of a window are next to each other in memory.
+        The result has shape (rows × groups, places, kernel × channels of a group). Channels come
+        last, so that the entries of a window are next to each other in memory.
         """
         rank = len(self.kernel)
-        padding = [p for pad in reversed(self.padding) for p in (pad, pad)]
+        padding = [p for pad in reversed(self.options.padding) for p in (pad, pad)]
         tensor = torch.nn.functional.pad(tensor, padding) if any(padding) else tensor
         tensor = tensor.movedim(1, -1).contiguous()
         for d, (k, stride, dilation) in enumerate(
-            zip(self.kernel, self.stride, self.dilation, strict=True)
+            zip(self.kernel, self.options.stride, self.options.dilation, strict=True)
         ):
             tensor = tensor.unfold(1 + d, dilation * (k - 1) + 1, stride)[..., ::dilation].narrow(
                 1 + d, 0, places[d]
             )
         tensor = tensor.unflatten(
-            1 + rank, (self.groups, -1)
+            1 + rank, (self.options.groups, -1)
         )  # (rows, *places, groups, channels, *kernel)
         kernel = range(3 + rank, 3 + 2 * rank)
         tensor = tensor.permute(0, 1 + rank, *range(1, 1 + rank), *kernel, 2 + rank)
-        return tensor.reshape(tensor.shape[0] * self.groups, prod(places), -1)
+        return tensor.reshape(tensor.shape[0] * self.options.groups, prod(places), -1)

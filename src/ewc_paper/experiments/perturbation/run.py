@@ -13,7 +13,7 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 from torch import Tensor, nn
 
-from ewc.perturbation import Shape, perturbed
+from ewc.perturbation import NoiseShape, perturbed
 from ewc_paper.errors import RunError
 from ewc_paper.experiments.experiment import Presets
 from ewc_paper.experiments.playing import (
@@ -59,7 +59,7 @@ class Perturbations(Playing):
         1, "number of seeds, counted from --seed; several give bands", low=1, high=MANY
     )
     shapes: tuple[str, ...] = option(
-        get_args(Shape), "shapes of the noise", choices=get_args(Shape)
+        get_args(NoiseShape), "shapes of the noise", choices=get_args(NoiseShape)
     )
     scales: tuple[float, ...] = option(
         (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
@@ -109,7 +109,7 @@ class NoiseLearner(ContinualLearner):
     def __init__(self, *, noise: dict[str, Any], **learner: Any) -> None:
         super().__init__(**learner)
         self.noise = noise
-        self.points: list[tuple[Shape, float]] = [("uniform", 0.0)]
+        self.points: list[tuple[NoiseShape, float]] = [("uniform", 0.0)]
         self.points += [(shape, scale) for scale in noise["scales"] for shape in noise["shapes"]]
         self.measured = 0
 
@@ -134,7 +134,7 @@ class NoiseLearner(ContinualLearner):
         )
         return importance(self.agent, batches, random)
 
-    def _measure(self, shape: Shape, scale: float) -> dict[str, Any]:
+    def _measure(self, shape: NoiseShape, scale: float) -> dict[str, Any]:
         try:
             noise = perturbed(
                 self.agent.network,

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ewc.fisher.autograd.flow import follow_samples
 from ewc.fisher.autograd.graph import Graph
-from ewc.fisher.autograd.layout import Layout
+from ewc.fisher.autograd.layout import SampleLayout
 from ewc.fisher.autograd.plan import Probe, measure
 
 N = 4
@@ -175,4 +175,4 @@ def test_nothing_is_followed_by_the_name_of_a_function_of_the_users_own() -> Non
     x = torch.randn(N, N, dtype=torch.float64, requires_grad=True)
     output = Mul.apply(2 * x)  # its node lives no longer than the output
     found = follow_samples(Graph(output, {}), N)
-    assert found == {(0, 0): Layout(0, 1, 1)}
+    assert found == {(0, 0): SampleLayout(0, 1, 1)}

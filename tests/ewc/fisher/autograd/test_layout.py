@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ewc.fisher.autograd.layout import Layout, at_stride, possible_layouts
+from ewc.fisher.autograd.layout import SampleLayout, at_stride, possible_layouts
 
 BATCH = 3
 
@@ -14,7 +14,7 @@ BATCH = 3
 def test_by_sample_is_what_an_index_says(dim: int, outer: int, inner: int) -> None:
     shape = [5, 5, 5]
     shape[dim] = outer * BATCH * inner
-    tensor, layout = torch.randn(shape), Layout(dim, outer, inner)
+    tensor, layout = torch.randn(shape), SampleLayout(dim, outer, inner)
     apart = layout.by_sample(tensor, BATCH)
     for n in range(BATCH):
         rows = [i for i in range(shape[dim]) if i // inner % BATCH == n]

@@ -1,0 +1,120 @@
+"""Checks that must pass before a batch is computed with rules instead of one sample at a time.
+
+Samples must not influence each other, and the gradients that the rules give must be those of
+autograd. Both are checked with a few samples. What holds for a graph is remembered for all batches
+with the same graph.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ewc.fisher.autograd.graph import Graph
+from ewc.fisher.autograd.mixing import Rounding
+from ewc.fisher.autograd.plan import GraphFindings, Plan, Probe, inspect_graph, make_plan
+from ewc.fisher.batch_squares import BatchSquares
+from ewc.fisher.batches import FisherBatch
+from ewc.fisher.model_run import ModelRun
+from ewc.warnings import warn
+
+
+class BatchChecks:
+    """Makes the plan for each batch, and remembers by graph what was found out.
+
+    `run` runs the model on some of the samples.
+    """
+
+    def __init__(self, run: ModelRun) -> None:
+        self._run = run
+        self._findings: dict[tuple[Any, ...], GraphFindings | None] = {}  # None: samples mix
+        self._mismatches: dict[tuple[Any, ...], list[str]] = {}
+
+    def plan(self, batch: FisherBatch, output: Tensor, graph: Graph) -> Plan | None:
+        """Return the plan for a batch, or None if its samples mix."""
+        full = Probe(output, graph)
+        if graph.key not in self._findings:
+            self._findings[graph.key] = self._inspect(batch, full)
+            mixed = self._findings[graph.key] is None
+        else:
+            mixed = self._findings[graph.key] is not None and self._mixes(batch, full)
+        if mixed:
+            self._findings[graph.key] = None
+            warn(
+                "the model's output for a sample depends on the other samples of its batch: "
+                "the Fisher is computed one sample at a time, as if each sample came alone"
+            )
+        findings = self._findings[graph.key]
+        return None if findings is None else make_plan(full, findings)
+
+    def mismatches(
+        self,
+        batch: FisherBatch,
+        squares: BatchSquares,
+        grads: dict[int, Tensor],
+        cotangent: Tensor,
+    ) -> list[str]:
+        """Return the parameters whose gradients by the rules are not those of autograd.
+
+        A hook between a parameter and its use changes the gradient, and no graph shows it. The
+        sample with the largest cotangent is compared.
+
+        Args:
+            batch: the samples.
+            squares: the rules of this batch.
+            grads: the gradients at the operations, for one cotangent.
+            cotangent: that cotangent.
+        """
+        key = squares.graph.key
+        if key not in self._mismatches:
+            self._mismatches[key] = self._find_mismatches(batch, squares, grads, cotangent)
+        return [name for name in self._mismatches[key] if name in squares.uses]
+
+    def _find_mismatches(
+        self,
+        batch: FisherBatch,
+        squares: BatchSquares,
+        grads: dict[int, Tensor],
+        cotangent: Tensor,
+    ) -> list[str]:
+        n = int(cotangent.reshape(batch.size, -1).abs().sum(1).argmax())
+        names = list(squares.uses)
+        if not names:
+            return []
+        with torch.enable_grad():
+            sample = batch.take(n, n + 1)
+            plain = next(self._run.sample_gradients(sample, names, [cotangent[n : n + 1]]))
+        rounding = squares.graph.rounding
+        sizes = {name: float(grad.abs().max()) for name, grad in plain.items() if grad.numel()}
+        noise = 4 * rounding * max(sizes.values(), default=0.0)
+        return [
+            name
+            for name, size in sizes.items()
+            if float((squares.gradient(name, grads, n) - plain[name]).abs().max())
+            > rounding**0.5 * size + noise
+        ]
+
+    def _mixes(self, batch: FisherBatch, full: Probe) -> bool:
+        """Whether the output for the last sample changes without the others."""
+        alone = batch.take(batch.size - 1, batch.size).outputs(self._run.model)
+        rounding = Rounding(full.output, full.graph.rounding)
+        return not rounding.explains(alone[0], full.output[-1])
+
+    def _inspect(self, batch: FisherBatch, full: Probe) -> GraphFindings | None:
+        """Find out what holds for all batches with this graph; None if samples mix."""
+        if self._mixes(batch, full):
+            return None
+        chosen = [0, batch.size // 2]
+        if batch.size < 4 or (few := self._output_for_some(batch, chosen)) is None:
+            return inspect_graph(full, full)
+        rounding = Rounding(full.output, full.graph.rounding)
+        if not all(map(rounding.explains, few, full.output[chosen])):
+            return None
+        return inspect_graph(full, Probe(few, self._run.graph(few)))
+
+    def _output_for_some(self, batch: FisherBatch, samples: list[int]) -> Tensor | None:
+        """Return the output for some samples; None if the model takes no batch of this size."""
+        try:
+            return batch.pick(samples).outputs(self._run.model)
+        except (RuntimeError, ValueError):
+            return None

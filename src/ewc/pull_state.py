@@ -1,0 +1,46 @@
+"""What pulls on the weights at one moment, for one memory or for several of them together."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from ewc.wells import Well, add, energy
+
+
+class PullState(NamedTuple):
+    """The model's parameters by name, the well that pulls on them, and the strength λ."""
+
+    parameters: Mapping[str, nn.Parameter]
+    well: Well
+    strength: float
+
+    def penalty(self) -> Tensor:
+        """Return (λ / 2) times the energy of the well."""
+        return self.strength / 2 * energy(self.well, self.parameters)
+
+
+def combined(states: Sequence[PullState]) -> PullState:
+    """Return one state whose penalty is the sum of all: Σ λP around the mean of the anchors.
+
+    Parameters are matched by identity, because memories may know them by different names.
+    """
+    strength = max(state.strength for state in states)
+    names: dict[int, str] = {}
+    parameters: dict[str, nn.Parameter] = {}
+    total = Well()
+    for number, state in enumerate(states):
+        factor, well = state.strength / strength, state.well  # at most 1: no precision overflows
+        new = {
+            name: names.setdefault(id(state.parameters[name]), f"{number}.{name}")
+            for name in well.precision
+        }
+        parameters |= {new[name]: state.parameters[name] for name in new}
+        scaled = Well(
+            {new[name]: factor * tensor for name, tensor in well.precision.items()},
+            {new[name]: tensor for name, tensor in well.anchor.items()},
+            factor * well.bottom,
+            {new[name]: tensor for name, tensor in well.remainder.items()},
+        )
+        total = add(total, scaled)
+    return PullState(parameters, total, strength)

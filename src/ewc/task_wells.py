@@ -1,0 +1,121 @@
+"""The wells of all tasks that a memory knows, and the one well that pulls on the weights."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from ewc.wells import Well, fitted, merged
+
+
+@dataclass(frozen=True)
+class TaskWells:
+    """The tasks, oldest first, and their wells.
+
+    Methods return a new object, so that a failure changes nothing. Their argument `parameters` are
+    the model's present parameters by name, which the wells are made to fit.
+
+    Attributes:
+        decay: γ of online EWC; 1 means that every task counts the same forever.
+        keep_tasks: whether each task's own well is kept too.
+        storage: the device of these wells; None means that of the weights.
+        tasks: the names of all tasks.
+        total: the wells of all tasks, merged into one.
+        kept: each task's own well, with `keep_tasks`.
+        left_out: tasks whose wells do not pull for a while; one may be in it twice.
+        active: the well that pulls, which is the total without the tasks left out.
+    """
+
+    decay: float
+    keep_tasks: bool = False
+    storage: torch.device | None = None
+    tasks: tuple[str, ...] = ()
+    total: Well = field(default_factory=Well)
+    kept: Mapping[str, Well] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+    active: Well = field(default_factory=Well)
+
+    def new_name(self, task: str | None) -> str:
+        """Return the name for a task that is about to be added; raise if it is taken."""
+        if task is None:
+            numbers = range(len(self.tasks) + 1, 2 * len(self.tasks) + 2)
+            return next(name for n in numbers if (name := f"task {n}") not in self.tasks)
+        if task in self.tasks and not self.keep_tasks:
+            raise ValueError(
+                f"the memory already has a task {task!r}; use another name, "
+                "or EWC(..., keep_tasks=True) to replace its well"
+            )
+        return task
+
+    def check_kept(self, task: str) -> None:
+        """Raise unless the task has a well of its own."""
+        if not self.keep_tasks:
+            raise RuntimeError("single tasks are kept only by EWC(..., keep_tasks=True)")
+        if task not in self.tasks:
+            raise ValueError(f"expected one of the tasks {list(self.tasks)}, got {task!r}")
+
+    def add(self, task: str, well: Well, parameters: Mapping[str, Tensor]) -> "TaskWells":
+        """Add the well of a task, as the newest. A well that the task had before is dropped."""
+        others = self.remove(task, parameters) if task in self.tasks else self
+        return replace(
+            self,
+            tasks=(*others.tasks, task),
+            total=merged([fitted(others.total, parameters), well], self.decay),
+            kept={**others.kept, task: self._stored(well)} if self.keep_tasks else {},
+        ).leave_out(self.left_out, parameters)
+
+    def remove(self, task: str, parameters: Mapping[str, Tensor]) -> "TaskWells":
+        """Drop a task: the others are merged again from their own wells."""
+        kept = {name: well for name, well in self.kept.items() if name != task}
+        total = merged((fitted(well, parameters) for well in kept.values()), self.decay)
+        without = replace(self, tasks=tuple(kept), total=total, kept=kept)
+        return without.leave_out(self.left_out, parameters)
+
+    def leave_out(self, tasks: tuple[str, ...], parameters: Mapping[str, Tensor]) -> "TaskWells":
+        """Let all tasks pull but these."""
+        if not tasks:
+            return self.leave_none_out()
+        pulling = (well for name, well in self.kept.items() if name not in tasks)
+        active = merged((fitted(well, parameters) for well in pulling), self.decay)
+        return replace(self, left_out=tasks, active=active)
+
+    def leave_none_out(self) -> "TaskWells":
+        """Let all tasks pull."""
+        return replace(self, left_out=(), active=self.total)
+
+    def fitted(self, parameters: Mapping[str, Tensor]) -> "TaskWells":
+        """Follow the model to other devices and larger shapes; the same object if it stayed.
+
+        Only the well that pulls is fitted. The others follow when they are used.
+        """
+        active = fitted(self.active, parameters)
+        if active is self.active:
+            return self
+        return replace(self, active=active, total=self.total if self.left_out else active)
+
+    def all_fitted(self, parameters: Mapping[str, Tensor]) -> "TaskWells":
+        """Follow the model with all wells, also those that do not pull at present."""
+        total = fitted(self.total, parameters)
+        kept = {task: fitted(well, parameters) for task, well in self.kept.items()}
+        return replace(self, total=total, kept=kept)
+
+    def loaded(
+        self,
+        decay: float,
+        tasks: Iterable[str],
+        total: Well,
+        kept: Mapping[str, Well],
+        parameters: Mapping[str, Tensor],
+    ) -> "TaskWells":
+        """Replace all tasks and wells by those of a saved state."""
+        return replace(
+            self,
+            decay=decay,
+            tasks=tuple(tasks),
+            total=fitted(total, parameters),
+            kept={task: self._stored(fitted(well, parameters)) for task, well in kept.items()},
+        ).leave_out(self.left_out, parameters)
+
+    def _stored(self, well: Well) -> Well:
+        return well if self.storage is None else well.to(self.storage)

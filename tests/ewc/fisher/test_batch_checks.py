@@ -1,0 +1,139 @@
+"""Batches whose samples mix, or whose rows go where the data says, are found and done right."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from support.architectures import Custom, perceptron, table
+from support.fisher_cases import check_against_loop, in_float64
+from support.reference import assert_equal_fishers, batch_of_one_fisher, the_target
+from torch import Tensor, nn
+
+import ewc
+from ewc.fisher.autograd.plan import Plan
+from ewc.fisher.batch_checks import BatchChecks
+from ewc.fisher.batches import FisherBatch
+from ewc.fisher.model_run import ModelRun
+
+
+@pytest.mark.parametrize(
+    "mix",
+    [lambda x: x - x.mean(0), lambda x: x.cumsum(0), lambda x: x / x.abs().max()],
+    ids=["all by all", "the later by the earlier", "all but the first"],
+)
+def test_a_batch_that_mixes_samples_is_taken_one_by_one_with_a_warning(
+    mix: Callable[[Tensor], Tensor],
+) -> None:
+    model, (x,) = in_float64(lambda: (perceptron(nn.Tanh()), table(5, 8)))
+    model = nn.Sequential(Custom(lambda m, x: mix(x)), model)
+    x[0] *= 100
+    y = torch.randint(3, (5,))
+    with pytest.warns(UserWarning, match="depends on the other samples"):
+        actual = ewc.fisher_diagonal(model, [(x, y)], kind="empirical")
+    assert_equal_fishers(actual, batch_of_one_fisher(model, (x,), y, the_target))
+
+
+def test_a_later_batch_that_mixes_samples_is_found_out() -> None:
+    shrink = Custom(lambda m, x: x / x.abs().max().clamp(min=9))
+    model, (x,) = in_float64(lambda: (perceptron(nn.Tanh()), table(12, 8)))
+    model = nn.Sequential(shrink, model)
+    x[8, 0] = 100
+    y = torch.randint(3, (12,))
+    with pytest.warns(UserWarning, match="depends on the other samples"):
+        actual = ewc.fisher_diagonal(
+            model, list(zip(x.split(6), y.split(6), strict=True)), kind="empirical"
+        )
+    assert_equal_fishers(actual, batch_of_one_fisher(model, (x,), y, the_target))
+
+
+def sorted_within(m: Custom, x: Tensor) -> Tensor:
+    order = x[:, 0, 0].argsort()
+    return m.b(m.a(m.a(x[order]).tanh()[order.argsort()])).sum(1)
+
+
+def without_padding(m: Custom, x: Tensor) -> Tensor:
+    kept = x[..., 0] > -50
+    return m.b(torch.zeros_like(x).index_put((kept,), m.a(x[kept]).tanh())).sum(1)
+
+
+def routed(m: Custom, x: Tensor) -> Tensor:
+    rows = x.flatten(0, 1)
+    chosen = (rows[:, 0] > 0).nonzero()[:, 0]
+    return m.b(rows.index_add(0, chosen, m.a(rows[chosen]).tanh()).view_as(x)).sum(1)
+
+
+@pytest.mark.parametrize("forward", [sorted_within, without_padding, routed])
+def test_rows_that_go_where_the_data_says(forward: Callable[..., Tensor]) -> None:
+    """The first batch is in order, and full; the next ones have the same graph and are not."""
+    torch.manual_seed(0)
+    model = Custom(forward, a=nn.Linear(4, 4), b=nn.Linear(4, 3)).double()
+    x = torch.randn(3, 4, 6, 4, dtype=torch.float64)
+    x[0, :, :, 0] = torch.arange(1.0, 5.0).view(4, 1)
+    for n, length in enumerate((2, 4, 4)):  # of 24 rows 16 are left: as many for each as it seems
+        x[1, n, length:] = -100
+    x[2, 0, 3:] = -100
+    y = torch.randint(3, (3, 4))
+    expected = batch_of_one_fisher(model, (x.flatten(0, 1),), y.flatten(), the_target)
+    together = [(x.flatten(0, 1), y.flatten())]
+    for batches in (together, list(zip(x, y, strict=True))):
+        assert_equal_fishers(ewc.fisher_diagonal(model, batches, kind="empirical"), expected)
+
+
+def test_a_parameter_cut_to_the_length_of_each_batch() -> None:
+    def forward(m: Custom, x: Tensor) -> Tensor:
+        length = x.shape[1]
+        return m.b((x + m.places.split([length, 6 - length])[0]).tanh().sum(1))
+
+    model = Custom(forward, places=nn.Parameter(torch.randn(6, 4)), b=nn.Linear(4, 3)).double()
+    x, y = torch.randn(3, 4, 5, 4, dtype=torch.float64), torch.randint(3, (3, 4))
+    batches = [(one[:, :length], two) for one, two, length in zip(x, y, (5, 3, 1), strict=True)]
+    each = [batch_of_one_fisher(model, (a,), b, the_target) for a, b in batches]
+    expected = {name: sum(fisher[name] for fisher in each) / 3 for name in each[0]}
+    assert_equal_fishers(ewc.fisher_diagonal(model, batches, kind="empirical"), expected)
+
+
+def test_a_mask_dropped_where_there_is_no_padding_costs_no_speed(plans: list[Plan]) -> None:
+    def forward(m: Custom, x: Tensor) -> Tensor:
+        padding = x[..., :1] < -50
+        return m.b((x.masked_fill(padding, 0) if padding.any() else x) @ m.w).sum(1)
+
+    model = Custom(forward, w=nn.Parameter(torch.randn(8, 6)), b=nn.Linear(6, 3))
+    model, (x,) = in_float64(lambda: (model, table(6, 4, 8)))
+    x[1, 2:] = -100
+    check_against_loop(model, (x,))
+    assert plans[0].one_by_one == []
+
+
+def test_a_graph_that_depends_on_the_batch_size_is_taken_one_by_one() -> None:
+    model = Custom(
+        lambda m, x: m.a(x) if len(x) > 4 else m.a(x.clone()), a=nn.Linear(8, 3)
+    ).double()
+    model2 = Custom(
+        lambda m, x: torch.cat([m.a(row[None]) for row in x]), a=nn.Linear(8, 3)
+    ).double()
+    x = torch.randn(6, 8, dtype=torch.float64)
+    y = torch.randint(3, (6,))
+    for each in (model, model2):
+        expected = batch_of_one_fisher(each, (x,), y, the_target)
+        assert_equal_fishers(ewc.fisher_diagonal(each, [(x, y)], kind="empirical"), expected)
+
+
+def checked(model: nn.Module, x: Tensor) -> Plan | None:
+    run = ModelRun(model, dict(model.named_parameters()))
+    batch = FisherBatch((x,), {}, None, None, len(x), "batch 0")
+    output = run.outputs(batch)
+    return BatchChecks(run).plan(batch, output, run.graph(output))
+
+
+def test_a_plan_names_the_parameters_that_have_a_rule() -> None:
+    plan = checked(nn.Sequential(nn.Linear(4, 3), nn.PReLU(3), nn.Linear(3, 3)), torch.randn(5, 4))
+    assert plan is not None
+    assert set(plan.single_use) == {"0.weight", "0.bias", "2.weight", "2.bias"}
+    assert plan.one_by_one == ["1.weight"]
+
+
+def test_a_batch_whose_samples_mix_has_no_plan() -> None:
+    model = Custom(lambda m, x: m.a(x - x.mean(0)), a=nn.Linear(4, 3))
+    with pytest.warns(ewc.EWCWarning, match="depends on the other samples") as caught:
+        assert checked(model, torch.randn(5, 4)) is None
+    assert caught[0].filename == __file__

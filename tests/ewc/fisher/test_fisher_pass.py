@@ -1,0 +1,231 @@
+"""A pass over batches equals the batch-of-one loop, for every kind of module and batch size."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.architectures import (
+    CONVOLUTIONS,
+    FAST,
+    GENERAL,
+    TRANSPOSED,
+    Custom,
+    perceptron,
+    pooled,
+    table,
+)  # fmt: skip
+from support.fisher_cases import check_against_loop, in_float64
+from support.reference import EXACT, assert_equal_fishers, batch_of_one_fisher, the_target
+from torch import Tensor, nn
+
+import ewc
+from ewc.fisher.autograd.plan import Plan
+from ewc.fisher.batches import read_batches
+from ewc.fisher.fisher_pass import FisherPass
+from ewc.fisher.likelihood import cotangents
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_equals_the_loop_where_every_parameter_has_a_rule(name: str, plans: list[Plan]) -> None:
+    model, inputs = in_float64(FAST[name])
+    check_against_loop(model, inputs)
+    assert plans[0].one_by_one == []
+
+
+@pytest.mark.parametrize("name", GENERAL)
+def test_equals_the_loop_where_some_have_none(name: str, plans: list[Plan]) -> None:
+    make, alone = GENERAL[name]
+    model, inputs = in_float64(make)
+    check_against_loop(model, inputs)
+    assert set(plans[0].one_by_one) == alone
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("options", CONVOLUTIONS, ids=str)
+def test_convolutions(rank: int, options: dict[str, object], plans: list[Plan]) -> None:
+    layer = getattr(nn, f"Conv{rank}d")
+    model, inputs = in_float64(
+        lambda: (pooled(layer(4, 6, 3, **options), 6), table(3, 4, *[6] * rank))
+    )
+    check_against_loop(model, inputs)
+    assert plans[0].one_by_one == []
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("options", TRANSPOSED, ids=str)
+def test_transposed_convolutions(rank: int, options: dict[str, object], plans: list[Plan]) -> None:
+    layer = getattr(nn, f"ConvTranspose{rank}d")
+    model, inputs = in_float64(
+        lambda: (pooled(layer(4, 6, 3, **options), 6), table(3, 4, *[4] * rank))
+    )
+    check_against_loop(model, inputs)
+    assert plans[0].one_by_one == []
+
+
+LAYERS = {
+    "linear": lambda width, out: nn.Linear(width, out),
+    "twice": lambda width, out: nn.Sequential(
+        *[nn.Linear(width, width)] * 2, nn.Linear(width, out)
+    ),
+    "norm": lambda width, out: nn.Sequential(nn.LayerNorm(width), nn.Linear(width, out)),
+    "rms": lambda width, out: nn.Sequential(nn.RMSNorm(width), nn.Linear(width, out)),
+    "prelu": lambda width, out: nn.Sequential(nn.PReLU(), nn.Linear(width, out)),
+    "attention": lambda width, out: nn.Sequential(
+        Custom(lambda m, x: m.a(x, x, x)[0], a=nn.MultiheadAttention(width, 1, batch_first=True)),
+        nn.Linear(width, out),
+    ),
+    "convolution": lambda width, out: Custom(
+        lambda m, x: m.c(x.transpose(1, 2)).transpose(1, 2), c=nn.Conv1d(width, out, 3, padding=1)
+    ),
+    "residual": lambda width, out: Custom(
+        lambda m, x: m.b(x + m.a(x).tanh()), a=nn.Linear(width, width), b=nn.Linear(width, out)
+    ),
+    "bare": lambda width, out: Custom(
+        lambda m, x: m.a(x * m.g + m.s),
+        a=nn.Linear(width, out),
+        g=nn.Parameter(torch.randn(width)),
+        s=nn.Parameter(torch.randn(1, 1, width)),
+    ),
+    "recurrent": lambda width, out: Custom(
+        lambda m, x: m.r(x)[0], r=nn.GRU(width, out, batch_first=True)
+    ),
+}
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(
+    layers=st.lists(st.sampled_from(sorted(LAYERS)), min_size=1, max_size=4),
+    widths=st.lists(st.integers(2, 5), min_size=5, max_size=5),
+    samples=st.integers(1, 5),
+    length=st.integers(1, 4),
+    kind=st.sampled_from(["exact", "empirical", "sampled"]),
+    likelihood=st.sampled_from(["categorical", "bernoulli", "gaussian"]),
+    seed=st.integers(0, 2**16),
+)
+def test_random_architectures_of_all_kinds_and_likelihoods(
+    layers: list[str],
+    widths: list[int],
+    samples: int,
+    length: int,
+    kind: str,
+    likelihood: str,
+    seed: int,
+) -> None:
+    torch.manual_seed(seed)
+    parts = [LAYERS[name](widths[i], widths[i + 1]) for i, name in enumerate(layers)]
+    model = nn.Sequential(*(m for part in parts for m in (part, nn.Tanh()))).double().eval()
+    inputs = torch.randn(samples, length, widths[0], dtype=torch.float64)
+    outputs = model(inputs).detach()
+    if likelihood == "categorical":
+        targets = torch.randint(outputs.shape[-1], outputs.shape[:-1])
+    else:
+        targets = torch.rand(outputs.shape, dtype=torch.float64)
+    if kind == "sampled":
+        check_sampled(model, inputs, outputs, likelihood, seed)
+        return
+    if kind == "exact" and likelihood == "bernoulli" and outputs[0].numel() > 6:
+        return  # the reference walks through all patterns
+    labels = the_target if kind == "empirical" else EXACT[likelihood]
+    expected = batch_of_one_fisher(model, (inputs,), targets, labels, likelihood)
+    actual = ewc.fisher_diagonal(model, [(inputs, targets)], kind=kind, likelihood=likelihood)
+    assert_equal_fishers(actual, expected)
+
+
+def check_sampled(
+    model: nn.Module, inputs: Tensor, outputs: Tensor, likelihood: str, seed: int
+) -> None:
+    """`sampled` is the empirical Fisher of the labels drawn: recover these from the cotangent."""
+    generator = torch.Generator().manual_seed(seed)
+    (cotangent,) = cotangents(
+        outputs, None, None, kind="sampled", likelihood=likelihood, generator=generator, where=""
+    )
+    if likelihood == "categorical":
+        drawn = (cotangent + outputs.softmax(-1)).argmax(-1)
+    else:
+        drawn = cotangent + (outputs if likelihood == "gaussian" else outputs.sigmoid())
+    expected = batch_of_one_fisher(model, (inputs,), drawn, the_target, likelihood)
+    for batch in (len(inputs), 2):
+        generator = torch.Generator().manual_seed(seed)
+        actual = ewc.fisher_diagonal(
+            model, inputs.split(batch), kind="sampled", likelihood=likelihood, generator=generator
+        )
+        assert_equal_fishers(actual, expected)
+
+
+def test_chunks_do_not_change_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [FAST["linear on sequences"], FAST["tied embeddings, positions"], FAST["group norm"]]
+    for make in cases:
+        model, inputs = in_float64(make)
+        with monkeypatch.context() as patch:
+            whole = ewc.fisher_diagonal(model, [(inputs,)], kind="sampled")
+            patch.setattr("ewc.fisher.autograd.rules.BUDGET", 1)
+            assert_equal_fishers(ewc.fisher_diagonal(model, [(inputs,)], kind="sampled"), whole)
+
+
+def test_small_batches_run_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, (x,) = in_float64(lambda: (perceptron(nn.Tanh()), table(40, 8)))
+    sizes: list[int] = []
+    model.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
+    whole = ewc.fisher_diagonal(model, [x])
+    sizes.clear()
+    assert_equal_fishers(ewc.fisher_diagonal(model, x.split(1)), whole)
+    assert sizes[0] == 1
+    assert 39 in sizes
+    monkeypatch.setattr("ewc.fisher.fisher_pass.JOINED_ELEMENTS", 0)
+    sizes.clear()
+    assert_equal_fishers(ewc.fisher_diagonal(model, x.split(20)), whole)
+    assert max(sizes) == 20
+
+
+def test_batches_that_differ_in_other_inputs_do_not_run_together() -> None:
+    model = Custom(lambda m, x, scale: m.a(x) * float(scale[0]), a=nn.Linear(4, 3)).double()
+    x, scales = torch.randn(3, 4, 4, dtype=torch.float64), np.array([[1.0, 0], [2, 0], [3, 0]])
+    batches = [((one, scale),) for one, scale in zip(x, scales, strict=True)]
+    each = [ewc.fisher_diagonal(model, [batch]) for batch in batches]
+    mean = {name: sum(f[name] for f in each) / 3 for name in each[0]}
+    assert_equal_fishers(ewc.fisher_diagonal(model, batches), mean)
+
+
+def test_a_loader_may_fill_the_same_tensors_anew() -> None:
+    model, (x,) = in_float64(lambda: (perceptron(nn.Tanh()), table(12, 8)))
+    y = torch.randint(3, (12,))
+
+    def reusing() -> Iterator[tuple[Tensor, Tensor]]:
+        inputs, targets = x[:4].clone(), y[:4].clone()
+        for start in (0, 4, 8):
+            yield inputs.copy_(x[start : start + 4]), targets.copy_(y[start : start + 4])
+
+    whole = ewc.fisher_diagonal(model, [(x, y)], kind="empirical")
+    assert_equal_fishers(ewc.fisher_diagonal(model, reusing(), kind="empirical"), whole)
+
+
+def test_batches_that_differ_in_shape_do_not_run_together() -> None:
+    model, (x,) = in_float64(lambda: (perceptron(nn.Tanh()), table(12, 5, 8)))
+    lengths = [x[:4], x[4:8, :3], x[8:, :3]]
+    expected = [ewc.fisher_diagonal(model, [batch], positions="sum") for batch in lengths]
+    mean = {name: sum(f[name] for f in expected) / 3 for name in expected[0]}
+    assert_equal_fishers(ewc.fisher_diagonal(model, lengths, positions="sum"), mean)
+
+
+def make_pass(model: nn.Module) -> FisherPass:
+    return FisherPass(model, dict(model.named_parameters()), "exact", "categorical", None)
+
+
+def test_the_mean_of_a_pass_is_over_all_batches_added() -> None:
+    model, (x,) = in_float64(lambda: (perceptron(nn.Tanh()), table(6, 8)))
+    fisher = make_pass(model)
+    for batch in read_batches([x[:2], x[2:]], model):
+        fisher.add(batch)
+    fisher.flush()
+    expected = batch_of_one_fisher(model, (x,), None, EXACT["categorical"])
+    assert_equal_fishers(fisher.mean(None, "mean"), expected)
+
+
+def test_a_pass_without_batches_has_no_mean() -> None:
+    fisher = make_pass(nn.Linear(4, 3))
+    fisher.flush()
+    with pytest.raises(ValueError, match="batches is empty"):
+        fisher.mean(None, "mean")
