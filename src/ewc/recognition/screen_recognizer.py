@@ -181,7 +181,9 @@ class ScreenRecognizer:
         """A recognizer of the tasks as they are now, which neither learns nor opens one."""
         if self._shape is None:
             raise RuntimeError("nothing was observed yet: call observe before frozen")
-        return FrozenScreenRecognizer(self._screens.copy(), list(self.tasks), self._shape, self.config)
+        return FrozenScreenRecognizer(
+            self._screens.copy(), list(self.tasks), self._shape, self.config
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain values."""
