@@ -1,4 +1,4 @@
-"""The settings of a recognizer: names, defaults, help texts and limits, all in one place."""
+"""The settings of recognizers: names, defaults, help texts and limits, all in one place."""
 
 import math
 from dataclasses import Field, dataclass, field, fields
@@ -57,9 +57,49 @@ class RecognizerConfig:
     )
 
     def __post_init__(self) -> None:
-        for setting in fields(RecognizerConfig):  # a subclass may have more
-            value = _checked(setting, getattr(self, setting.name))
-            object.__setattr__(self, setting.name, value)
+        _check_fields(self, RecognizerConfig)  # a subclass may have more
+
+
+def _setting(default: float, text: str, low: float, high: float | None = None) -> Any:
+    return field(default=default, metadata={"help": text, "low": low, "high": high})
+
+
+@dataclass(frozen=True)
+class ScreenRecognizerConfig:
+    """The settings of a `ScreenRecognizer`. Values of another type, or out of range, raise.
+
+    The metadata of each field is as in `RecognizerConfig`.
+    """
+
+    levels: int = _setting(32, "number of brightness levels that a pixel is rounded to", 2, 256)
+    prior: float = _setting(0.3, "mass of the Dirichlet prior per pixel", 1e-3, 1e3)
+    excess: float = _setting(
+        0.2, "a frame is unknown if its code in the best screen is longer than its own by this", 0
+    )
+    blank: float = _setting(0.02, "frames with less information per pixel, in nats, are ignored", 0)
+    evidence: float = _setting(8.0, "most evidence of one frame between two tasks, in nats", 0)
+    novelty: float = _setting(3.0, "cost of an unknown frame for a known task, in nats", 0)
+    switch: float = _setting(1e-3, "probability per observation that the task changes", 1e-12, 0.5)
+    wait: int = _setting(5, "observations before unknown frames are given to a task", 1)
+    screens: int = _setting(16, "largest number of screens per task", 1)
+    shortest: int = _setting(
+        250, "observations of the shortest visit to a task (0: tasks are never merged)", 0
+    )
+    dwell: int = _setting(8, "observations in a row of one task that make a stay in it", 1)
+    repeats: int = _setting(
+        3, "short stays that merge two tasks if both have been visited for long", 1
+    )
+    side: int = _setting(42, "larger frames are averaged down to at most this height and width", 1)
+
+    def __post_init__(self) -> None:
+        _check_fields(self, ScreenRecognizerConfig)
+
+
+def _check_fields(config: object, owner: type) -> None:
+    """Check the fields that `owner` declares against the limits in their metadata."""
+    for setting in fields(owner):
+        value = _checked(setting, getattr(config, setting.name))
+        object.__setattr__(config, setting.name, value)
 
 
 def _checked(setting: Field[Any], value: Any) -> int | float:

@@ -1,0 +1,275 @@
+"""Task recognition with tasks that are sets of screens.
+
+As in the forget-me-not process (see `forget_me_not`), the present task is the hidden state of a
+Markov model, and a new task is opened for frames that no task explains. What differs:
+
+1. A task is a set of screens (see `screens`), and is as likely as the best of them.
+2. A frame is unknown if its own histogram codes it, but for a little, as well as every screen does.
+   Unknown frames make a screen of nobody's, which explains frames for every task at some cost.
+   After a few observations it becomes a new task if nearly all frames were unknown, and a screen
+   of the present task if at most half of them were. (Copies of a game that are shown in turn change
+   their screens one by one, and the task all at once.)
+3. A frame is bounded evidence, and a frame of one color is none.
+4. Tasks that follow each other too quickly are merged (see `stays`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ewc.recognition.config import ScreenRecognizerConfig
+from ewc.recognition.frames import check_frame, downscaled, to_levels
+from ewc.recognition.markov import Floats, normalized, switched
+from ewc.recognition.screens import NOBODY, Cells, Screens, own_histogram
+from ewc.recognition.stays import Stays
+
+NEARLY_ALL = 0.75  # share of unknown frames that makes a task of them
+AT_MOST = 0.5  # share of unknown frames that leaves them with the present task
+DOUBT = 1e-3  # probability of each other task when one is opened
+
+
+class ScreenRecognizer:
+    """Recognizes which task the observed frames belong to, and opens a task for what is new.
+
+    It is used as `ForgetMeNot`, with frames as there, but tells more games apart, opens fewer tasks
+    in long visits, and merges tasks that prove to be one. Its settings are the fields of
+    `ScreenRecognizerConfig`.
+
+    Attributes:
+        config: the settings.
+        observations: number of frames observed.
+        tasks: the tasks that exist, in the order in which they were opened. A task keeps its number
+            until it is merged with an older one; no number is used twice.
+        decided: true when the frames since the last such moment belong to the task that `observe`
+            returned.
+        merged: pairs (from, into) of tasks that were merged by the last call of `observe`.
+
+    Example:
+        >>> import numpy as np
+        >>> from ewc.recognition import ScreenRecognizer
+        >>> recognizer, random = ScreenRecognizer(), np.random.default_rng(0)
+        >>> one, other = random.integers(0, 256, (2, 8, 8), np.uint8)
+        >>> [recognizer.observe(one) for _ in range(8)][-1]
+        0
+        >>> [recognizer.observe(other) for _ in range(8)][-1]
+        1
+        >>> recognizer.observe(one), recognizer.num_tasks
+        (0, 2)
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        self.config = ScreenRecognizerConfig(**settings)
+        self.observations = 0
+        self.decided = False
+        self.merged: list[tuple[int, int]] = []
+        self.tasks = [0]
+        self._task = 0  # returned last
+        self._opened = 1
+        self._waited = self._unknown = 0  # observations since the first unknown frame; unknown ones
+        self._log_posterior = np.log([0.5, 0.5])  # of the tasks and of a new one
+        self._stays = Stays(self.config.shortest, self.config.dwell, self.config.repeats)
+        self._shape: tuple[int, ...] | None = None  # of frames, known from the first one on
+        self._screens: Screens
+
+    @property
+    def num_tasks(self) -> int:
+        """One at the start, for whatever comes first."""
+        return len(self.tasks)
+
+    @property
+    def posterior(self) -> Floats:
+        """The probability of each of `tasks` and, last, of a new one."""
+        return np.exp(self._log_posterior)
+
+    def observe(self, frame: NDArray[np.uint8]) -> int:
+        """Take in a frame and return the most probable task."""
+        check_frame(frame)
+        if self._shape is None:
+            self._expect(frame.shape)
+        elif frame.shape != self._shape:
+            raise ValueError(f"expected frames of shape {self._shape} as before, got {frame.shape}")
+        self.observations += 1
+        self.merged, self.decided = [], False
+        levels = to_levels(downscaled(frame, self.config.side), self.config.levels)
+        histogram = own_histogram(levels, self.config.levels)
+        own_code = float(np.log(histogram).sum())
+        if -own_code >= self.config.blank * len(levels):
+            self._weigh(levels, histogram, own_code)
+        return self._task
+
+    def _expect(self, shape: tuple[int, ...]) -> None:
+        """Set up the screens for frames of this shape."""
+        pixels = downscaled(np.zeros(shape, dtype=np.uint8), self.config.side).size
+        self._screens = Screens(pixels, self.config.levels, self.config.prior)
+        self._shape = shape
+
+    def _weigh(self, levels: Cells, histogram: Floats, own_code: float) -> None:
+        screens, config = self._screens, self.config
+        likelihoods = screens.log_likelihoods(levels, histogram)
+        explained = best_of_tasks(likelihoods, screens.owner, self.tasks)
+        nobodys = np.flatnonzero(screens.owner == NOBODY)
+        unknown = max((1 + config.excess) * own_code, likelihoods[nobodys].max(initial=-np.inf))
+        evidence = np.append(np.maximum(explained, unknown - config.novelty), unknown)
+        evidence = np.maximum(evidence, evidence.max() - config.evidence)
+        if self.observations > 1:
+            self._log_posterior = switched(self._log_posterior, config.switch)
+        self._log_posterior = normalized(self._log_posterior + evidence)
+        is_unknown = bool(unknown >= explained.max())
+        best = int(explained.argmax())
+        if is_unknown:
+            self._keep(levels, nobodys)
+        elif best == self._log_posterior.argmax():
+            of_best = np.flatnonzero(screens.owner == self.tasks[best])
+            screens.learn(int(of_best[likelihoods[of_best].argmax()]), levels)
+        if is_unknown or len(nobodys):
+            self._wait(is_unknown)
+        self._task = self.tasks[int(self._log_posterior[:-1].argmax())]
+        waiting = self._waited > 0
+        self.decided = not waiting and (is_unknown or self.tasks[best] == self._task)
+        pair = self._stays.observe(self._task)
+        if pair is not None:
+            self._merge(*pair)
+
+    def _keep(self, levels: Cells, nobodys: NDArray[np.intp]) -> None:
+        """Learn an unknown frame in the screen that belongs to nobody yet."""
+        if len(nobodys):
+            self._screens.learn(int(nobodys[0]), levels)
+        else:
+            self._screens.open(levels, NOBODY)
+
+    def _wait(self, is_unknown: bool) -> None:
+        """Wait until it is clear whose the unknown frames are, and give them away."""
+        self._waited += 1
+        self._unknown += is_unknown
+        if self._waited < self.config.wait:
+            return
+        if self._unknown >= NEARLY_ALL * self._waited:
+            task = self._open()
+        elif self._unknown <= AT_MOST * self._waited:
+            task = self.tasks[int(self._log_posterior[:-1].argmax())]
+        else:
+            return
+        self._screens.give(NOBODY, task, self.config.screens)
+        self._waited = self._unknown = 0
+
+    def _open(self) -> int:
+        """Open a task that is almost certainly the present one; the first is task 0."""
+        if (self._screens.owner != NOBODY).any():
+            self.tasks.append(self._opened)
+            self._opened += 1
+        log_posterior = np.full(len(self.tasks) + 1, np.log(DOUBT))
+        log_posterior[-2] = 0.0
+        self._log_posterior = normalized(log_posterior)
+        return self.tasks[-1]
+
+    def _merge(self, task: int, into: int) -> None:
+        left, kept = self.tasks.index(task), self.tasks.index(into)
+        log_posterior = self._log_posterior
+        log_posterior[kept] = np.logaddexp(log_posterior[kept], log_posterior[left])
+        self._log_posterior = np.delete(log_posterior, left)
+        del self.tasks[left]
+        self._screens.give(task, into, self.config.screens)
+        self._stays.merge(task, into)
+        self.merged.append((task, into))
+        self._task = into if self._task == task else self._task
+
+    def frozen(self) -> "FrozenScreenRecognizer":
+        """A recognizer of the tasks as they are now, which neither learns nor opens one."""
+        if self._shape is None:
+            raise RuntimeError("nothing was observed yet: call observe before frozen")
+        return FrozenScreenRecognizer(
+            self._screens.copy(), list(self.tasks), self._shape, self.config
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain values."""
+        settings = asdict(self.config)
+        if self._shape is None:
+            return {"settings": settings, "shape": None}
+        return {
+            "settings": settings,
+            "shape": list(self._shape),
+            **{name: getattr(self, name) for name in _PLAIN},
+            "tasks": list(self.tasks),
+            "merged": [list(pair) for pair in self.merged],
+            "log_posterior": torch.tensor(self._log_posterior),
+            "stays": self._stays.state_dict(),
+            "counts": torch.tensor(self._screens.counts),
+            "frames": torch.tensor(self._screens.frames),
+            "owner": torch.tensor(self._screens.owner),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of a recognizer with the same settings."""
+        if "settings" not in state:
+            raise ValueError(
+                f"expected the state of a ScreenRecognizer, got the keys {list(state)[:3]}"
+            )
+        saved = ScreenRecognizerConfig(**state["settings"])
+        if saved != self.config:
+            raise ValueError(f"the state is of a recognizer with {saved}, not {self.config}")
+        loaded = ScreenRecognizer(**asdict(saved))
+        if state["shape"] is not None:
+            loaded._fill(state)
+        self.__dict__.update(loaded.__dict__)
+
+    def _fill(self, state: Mapping[str, Any]) -> None:
+        for name in _PLAIN:
+            setattr(self, name, state[name])
+        self.tasks = list(state["tasks"])
+        self.merged = [(task, into) for task, into in state["merged"]]
+        self._log_posterior = state["log_posterior"].numpy().copy()
+        self._stays.load_state_dict(state["stays"])
+        self._expect(tuple(state["shape"]))
+        self._screens.restore(*(state[name].numpy() for name in ("counts", "frames", "owner")))
+
+
+_PLAIN = ("observations", "decided", "_task", "_opened", "_waited", "_unknown")
+
+
+class FrozenScreenRecognizer:
+    """Recognizes tasks with fixed screens; at first all are equally probable."""
+
+    def __init__(
+        self,
+        screens: Screens,
+        tasks: list[int],
+        shape: tuple[int, ...],
+        config: ScreenRecognizerConfig,
+    ) -> None:
+        self._screens, self._tasks, self._shape, self._config = screens, tasks, shape, config
+        self._log_posterior = normalized(np.zeros(len(tasks)))
+
+    @property
+    def posterior(self) -> Floats:
+        """The probability of each task."""
+        return np.exp(self._log_posterior)
+
+    def observe(self, frame: NDArray[np.uint8]) -> int:
+        """Take in a frame and return the most probable task."""
+        check_frame(frame)
+        if frame.shape != self._shape:
+            raise ValueError(f"expected frames of shape {self._shape} as before, got {frame.shape}")
+        levels = to_levels(downscaled(frame, self._config.side), self._config.levels)
+        histogram = own_histogram(levels, self._config.levels)
+        if -np.log(histogram).sum() >= self._config.blank * len(levels) and len(self._screens):
+            likelihoods = self._screens.log_likelihoods(levels, histogram)
+            explained = best_of_tasks(likelihoods, self._screens.owner, self._tasks)
+            if explained.max() > -np.inf:  # otherwise the first task has no screens yet
+                evidence = np.maximum(explained, explained.max() - self._config.evidence)
+                prior = switched(self._log_posterior, self._config.switch)
+                self._log_posterior = normalized(prior + evidence)
+        return self._tasks[int(self._log_posterior.argmax())]
+
+
+def best_of_tasks(likelihoods: Floats, owner: NDArray[np.int64], tasks: list[int]) -> Floats:
+    """The likelihood of each task's best screen; -inf for a task without any."""
+    place = np.full(max(tasks) + 2, len(tasks))  # of a task in `tasks`; others come last
+    place[tasks] = np.arange(len(tasks))
+    best = np.full(len(tasks) + 1, -np.inf)
+    np.maximum.at(best, place[owner], likelihoods)
+    return best[:-1]

@@ -1,0 +1,223 @@
+"""What is promised of the recognizer whose tasks are sets of screens."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ewc.recognition.forget_me_not import ForgetMeNot
+from ewc.recognition.screen_recognizer import ScreenRecognizer, best_of_tasks
+from ewc_paper.runs.checkpoint import load_checkpoint, save_checkpoint
+
+SHAPE = (12, 12)
+
+
+class Worlds:
+    """Tasks of several screens, each a typical frame of which most pixels are shown."""
+
+    def __init__(self, tasks: int, screens: int = 1, seed: int = 0) -> None:
+        self.random = np.random.default_rng(seed)
+        self.typical = self.random.integers(0, 256, (tasks, screens, *SHAPE), dtype=np.uint8)
+
+    def frame(self, task: int, screen: int = 0) -> np.ndarray:
+        noise = self.random.integers(0, 256, SHAPE, dtype=np.uint8)
+        return np.where(self.random.random(SHAPE) < 0.1, noise, self.typical[task, screen])
+
+
+def play(
+    recognizer: Any, worlds: Worlds, task: int, frames: int = 24, screen: int = 0
+) -> list[int]:
+    return [recognizer.observe(worlds.frame(task, screen)) for _ in range(frames)]
+
+
+def test_new_tasks_are_opened_and_old_ones_known_again_at_once() -> None:
+    recognizer, worlds = ScreenRecognizer(shortest=20), Worlds(3)
+    assert play(recognizer, worlds, 0) == [0] * 24
+    for task in (1, 2):
+        assert play(recognizer, worlds, task) == [task - 1] * 4 + [task] * 20
+    for task in (0, 2, 1):
+        assert play(recognizer, worlds, task)[1:] == [task] * 23
+    assert recognizer.tasks == [0, 1, 2]
+    assert recognizer.posterior.shape == (4,)
+    assert recognizer.posterior.sum() == pytest.approx(1)
+
+
+def test_a_screen_that_one_of_four_copies_shows_belongs_to_the_task() -> None:
+    recognizer, worlds = ScreenRecognizer(), Worlds(2, screens=2)
+    play(recognizer, worlds, 0)
+    for _ in range(10):
+        assert play(recognizer, worlds, 0, 3) == [0] * 3
+        assert play(recognizer, worlds, 0, 1, screen=1) == [0]
+    assert play(recognizer, worlds, 0, screen=1) == [0] * 24
+    assert recognizer.num_tasks == 1
+
+
+def test_frames_of_one_color_say_nothing() -> None:
+    recognizer, worlds = ScreenRecognizer(), Worlds(2)
+    black = np.zeros(SHAPE, dtype=np.uint8)
+    assert [recognizer.observe(black) for _ in range(20)] == [0] * 20
+    for task in (0, 1):
+        play(recognizer, worlds, task)
+        posterior = recognizer.posterior
+        assert [recognizer.observe(black) for _ in range(20)] == [task] * 20
+        assert recognizer.posterior.tolist() == posterior.tolist()
+        assert not recognizer.decided
+
+
+def long_visit(recognizer: Any, worlds: Worlds, task: int) -> list[int]:
+    """A visit in which all copies of the game change their screen, again and again."""
+    labels: list[int] = []
+    for stay in range(40):
+        labels += play(recognizer, worlds, task, 50, screen=stay % worlds.typical.shape[1])
+    return labels
+
+
+def test_a_long_visit_with_many_screens_stays_one_task() -> None:
+    recognizer, worlds = ScreenRecognizer(), Worlds(2, screens=5)
+    long_visit(recognizer, worlds, 0)
+    assert recognizer.tasks == [0]
+    assert set(long_visit(recognizer, worlds, 1)[-500:]) == set(recognizer.tasks[1:])
+    assert recognizer.num_tasks == 2
+    assert set(play(recognizer, worlds, 0, 100, screen=3)[1:]) == {0}
+    paper = ForgetMeNot(levels=32, wins=1)
+    long_visit(paper, worlds, 0)
+    assert paper.num_tasks > 2  # every screen is a task of its own
+
+
+def test_a_merge_is_told_once_and_the_younger_task_is_gone() -> None:
+    recognizer, worlds = ScreenRecognizer(), Worlds(1, screens=2)
+    told = []
+    for screen in (0, 1, 0, 1):
+        for _ in range(60):
+            task = recognizer.observe(worlds.frame(0, screen))
+            assert task in recognizer.tasks
+            told += recognizer.merged
+    assert told == [(1, 0)]
+    assert recognizer.tasks == [0]
+    assert recognizer.posterior.shape == (2,)
+    assert set(play(recognizer, worlds, 0, screen=1)) == {0}
+    worlds = Worlds(1, seed=1)
+    assert play(recognizer, worlds, 0)[-1] == 2  # the number 1 is not used again
+
+
+def test_real_tasks_are_never_merged() -> None:
+    recognizer, worlds = ScreenRecognizer(), Worlds(2)
+    for task in (0, 1) * 5:
+        assert set(play(recognizer, worlds, task, 300)[5:]) == {task}
+    assert recognizer.tasks == [0, 1]
+
+
+def test_frames_are_decided_when_it_is_clear_whose_they_are() -> None:
+    recognizer, worlds = ScreenRecognizer(), Worlds(2)
+    decided = []
+    for task in (0, 1, 0):
+        for _ in range(8):
+            recognizer.observe(worlds.frame(task))
+            decided.append(recognizer.decided)
+    assert [number for number, now in enumerate(decided) if not now] == [0, 1, 2, 3, 8, 9, 10, 11]
+
+
+def test_a_task_keeps_a_bounded_number_of_screens() -> None:
+    recognizer, worlds = ScreenRecognizer(screens=3), Worlds(1, screens=12)
+    for stay in range(60):
+        play(recognizer, worlds, 0, 20, screen=stay % 12)
+    assert len(recognizer.state_dict()["frames"]) <= 3 * recognizer.num_tasks + 1
+
+
+def test_a_frozen_one_knows_the_tasks_and_learns_nothing() -> None:
+    recognizer, worlds = ScreenRecognizer(), Worlds(3)
+    for task in (0, 1):
+        play(recognizer, worlds, task)
+    before = recognizer.state_dict()
+    frozen = recognizer.frozen()
+    assert frozen.posterior == pytest.approx([0.5, 0.5])
+    for task in (1, 0, 1):
+        assert [frozen.observe(worlds.frame(task)) for _ in range(8)][1:] == [task] * 7
+    assert {frozen.observe(worlds.frame(2)) for _ in range(40)} <= {0, 1}
+    assert_same(recognizer.state_dict(), before)
+    play(recognizer, worlds, 2)
+    assert len(frozen.posterior) == 2
+
+
+def test_a_frozen_one_before_the_first_task_says_task_0() -> None:
+    recognizer, worlds = ScreenRecognizer(), Worlds(1)
+    with pytest.raises(RuntimeError, match="nothing was observed yet"):
+        recognizer.frozen()
+    play(recognizer, worlds, 0, frames=2)
+    assert recognizer.frozen().observe(worlds.frame(0)) == 0
+
+
+@pytest.mark.parametrize("observed", [0, 1, 30, 103, 190])
+def test_it_goes_on_identically_from_a_checkpoint(observed: int, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"shortest": 30, "dwell": 4, "screens": 2}
+    first, second = ScreenRecognizer(**settings), ScreenRecognizer(**settings)
+    worlds = Worlds(2, screens=3)
+    plan = [(0, 0), (0, 1), (0, 2), (0, 0), (1, 0), (1, 1), (0, 2), (0, 1)] * 2
+    stream = [worlds.frame(task, screen) for task, screen in plan for _ in range(20)]
+    for frame in stream[:observed]:
+        first.observe(frame)
+    save_checkpoint(tmp_path, {"recognizer": first.state_dict()})
+    state = load_checkpoint(tmp_path)
+    assert state is not None
+    second.load_state_dict(state["recognizer"])
+    for frame in stream[observed:]:
+        assert first.observe(frame) == second.observe(frame)
+        assert (first.decided, first.merged) == (second.decided, second.merged)
+        assert first.posterior.tolist() == second.posterior.tolist()
+    assert_same(first.state_dict(), second.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({"weights": 1}, r"expected the state of a ScreenRecognizer, got the keys \['weights'\]"),
+        (ScreenRecognizer(levels=8).state_dict(), r"levels=8, .* not .*levels=4"),
+    ],
+)
+def test_a_state_that_does_not_fit_changes_nothing(state: dict[str, Any], said: str) -> None:
+    recognizer, worlds = ScreenRecognizer(levels=4), Worlds(1)
+    play(recognizer, worlds, 0, frames=5)
+    before = recognizer.state_dict()
+    with pytest.raises(ValueError, match=said):
+        recognizer.load_state_dict(state)
+    assert_same(recognizer.state_dict(), before)
+
+
+def test_frames_of_another_shape_change_nothing() -> None:
+    recognizer, worlds = ScreenRecognizer(), Worlds(1)
+    play(recognizer, worlds, 0)
+    before = recognizer.state_dict()
+    for one in (recognizer, recognizer.frozen()):
+        with pytest.raises(ValueError, match=r"expected frames of shape \(12, 12\) as before"):
+            one.observe(np.zeros((5, 6), dtype=np.uint8))
+    assert_same(recognizer.state_dict(), before)
+
+
+def test_a_task_is_as_likely_as_its_best_screen() -> None:
+    best = best_of_tasks(np.array([-1.0, -3.0, -2.0, -0.5]), np.array([0, 4, 4, -1]), [0, 2, 4])
+    assert best.tolist() == [-1.0, -np.inf, -2.0]
+
+
+def test_a_step_with_fifty_tasks_of_three_screens_takes_less_than_a_millisecond() -> None:
+    random = np.random.default_rng(0)
+    recognizer = ScreenRecognizer()
+    recognizer.observe(random.integers(0, 256, (42, 42), dtype=np.uint8))
+    for number in range(1, 150):
+        recognizer._screens.open(random.integers(0, 32, 42 * 42), number % 50)
+    recognizer.tasks = list(range(50))
+    recognizer._log_posterior = np.log(np.full(51, 1 / 51))
+    seconds = []
+    for frame in random.integers(0, 256, (50, 42, 42), dtype=np.uint8):
+        start = time.thread_time()
+        recognizer.observe(frame)
+        seconds.append(time.thread_time() - start)
+    assert min(seconds) < 1e-3
+
+
+def assert_same(state: dict[str, Any], other: dict[str, Any]) -> None:
+    assert state.keys() == other.keys()
+    for name, value in state.items():
+        same = value.equal(other[name]) if hasattr(value, "equal") else value == other[name]
+        assert same, name
