@@ -152,7 +152,7 @@ class Replay:
         place["frames"], place["actions"] = row.frames, row.actions
         place["rewards"], place["terminal"] = row.rewards, row.terminal
         place["truncated"] = row.truncated
-        place["connection"] = GAP if after_gap else np.where(row.is_first, STARTS, CONTINUES)
+        place["connection"] = np.where(row.is_first, STARTS, GAP if after_gap else CONTINUES)
         place["checksum"] = _checksum(place[0])
         self.written += 1
 
