@@ -78,7 +78,10 @@ def uniform_precision(parameters: Mapping[str, Tensor], value: float) -> dict[st
 
 
 def energy(well: Well, parameters: Mapping[str, Tensor]) -> Tensor:
-    """Return E(θ) of the well, differentiable in the parameters."""
+    """Return E(θ) of the well, differentiable in the parameters.
+
+    The penalty is λ/2 times this: see `PullState.penalty`.
+    """
     terms = [
         (well.precision[name] * well.distance(name, p).square()).sum()
         for name, p in parameters.items()

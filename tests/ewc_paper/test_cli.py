@@ -13,6 +13,7 @@ import pytest
 from support.tiny import FLAGS, write_data
 
 from ewc_paper.cli import main
+from ewc_paper.experiments import SUMMARIES
 from ewc_paper.runs.directory import RunDirectory
 
 
@@ -23,9 +24,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
-    names = ["schematic", "learning-curves", "many-tasks", "fisher-overlap", "strength"]
-    names += ["games", "perturbation", "recognition"]
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == names
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert listed == list(SUMMARIES)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["list"], ["--version"]])

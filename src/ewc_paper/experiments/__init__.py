@@ -1,13 +1,6 @@
 """The experiments: one folder per figure of the paper, with how it is run and how it is drawn.
 
-To add an experiment called `my-figure`:
-
-1. `my_figure/run.py`: a frozen dataclass derived from `experiment.Experiment`, or from what
-   `permuted_mnist` or `playing` share. Its fields are the command-line options (`options.option`),
-   its `presets` their values at each scale, and `_parts` yields the learners to run.
-2. `my_figure/figure.py`: the functions `draw` and `table` (see `view.View`), which read the run
-   directory alone.
-3. An entry in the table below.
+docs/architecture.md says how to add one, under "Add an experiment".
 
 Experiments are imported when they are asked for: all of them need torch, which takes seconds to
 import, and `ewc --help` and `ewc list` do not.

@@ -1,27 +1,28 @@
 """Figures as matplotlib objects: a test can look at axes and legends instead of pixels."""
 
+import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from matplotlib.axes import Axes
 
-from ewc_paper.experiments.fisher_overlap import figure as fisher_overlap
-from ewc_paper.experiments.games import curves as games_curves
-from ewc_paper.experiments.games import recognition as games_recognition
-from ewc_paper.experiments.learning_curves import figure as learning_curves
-from ewc_paper.experiments.many_tasks import figure as many_tasks
-from ewc_paper.experiments.perturbation import figure as perturbation
-from ewc_paper.experiments.recognition import figure as recognition
-from ewc_paper.experiments.schematic import figure as schematic
-from ewc_paper.experiments.strength import figure as strength
+from ewc_paper.experiments import SUMMARIES
 from ewc_paper.figures import style
 
-DRAWING = (
-    *(fisher_overlap, games_curves, games_recognition, learning_curves, many_tasks),
-    *(perturbation, recognition, schematic, strength),
-)
+
+def drawing_modules() -> list[ModuleType]:
+    """Return the modules of all experiments that save figures."""
+    for name in SUMMARIES:
+        import_module(f"ewc_paper.experiments.{name.replace('-', '_')}.figure")
+    return [
+        module
+        for name, module in sys.modules.items()
+        if name.startswith("ewc_paper.experiments.") and getattr(module, "save", None) is style.save
+    ]
 
 
 class Drawn:
@@ -47,7 +48,7 @@ class Drawn:
 def drawn(monkeypatch: pytest.MonkeyPatch) -> Iterator[Drawn]:
     """Keep figures in memory instead of saving them."""
     figures = Drawn()
-    for module in DRAWING:
+    for module in drawing_modules():
         monkeypatch.setattr(module, "save", figures.save)
     yield figures
     style.plt.close("all")

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.small_runs import MAKE
 
 import ewc_paper.experiments
 from ewc_paper.experiments import EXPERIMENTS, SUMMARIES
@@ -22,6 +23,15 @@ def test_every_folder_is_an_experiment() -> None:
 def test_the_class_of_an_experiment_has_its_name() -> None:
     for name, config in EXPERIMENTS.items():
         assert config.name == name
+
+
+def test_every_experiment_has_a_page_and_a_small_run() -> None:
+    docs = Path("docs/experiments")
+    for name in SUMMARIES:
+        assert (docs / f"{name}.md").exists()
+        for place in (docs / "README.md", Path("mkdocs.yml")):
+            assert f"{name}.md" in place.read_text(encoding="utf-8"), f"{place} lacks {name}.md"
+    assert {*MAKE, "games"} == SUMMARIES.keys()  # games have a file of their own: game_runs.py
 
 
 def test_an_unknown_experiment_is_not_there() -> None:
