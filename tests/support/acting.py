@@ -12,9 +12,9 @@ from ewc_paper.games.worlds.game import Frame, GameStep
 STATE_SHAPE, ACTIONS = (10, 10, 10), 6
 
 
-def make_agent(**options: Any) -> Agent:
+def make_agent(*, gated: bool = False, **options: Any) -> Agent:
     given: dict[str, Any] = {"network": "minatar", "history": 1, "batch_size": 8, **options}
-    return Agent(AgentConfig(**given), STATE_SHAPE, ACTIONS, seed=0)
+    return Agent(AgentConfig(**given), STATE_SHAPE, ACTIONS, seed=0, gated=gated)
 
 
 def make_transitions(seed: int = 0, count: int = 8) -> Transitions:

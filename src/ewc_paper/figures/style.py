@@ -25,10 +25,15 @@ BLUE = "#2b6cb0"
 SKY = "#56b4e9"
 GRAY = "#777777"
 BLACK = "#222222"
+MINT = "#20d98c"
+VIOLET = "#4b1fd6"
+PINK = "#f5a5e7"
 
 SOLID, DASHED, DASHDOT, DOTTED = "-", "--", "-.", ":"
 DASHDOTDOT = (0, (5, 1, 1, 1, 1, 1))
 LONG_DASHED = (0, (8, 3))
+LONG_DASHDOT = (0, (8, 2, 1, 2))
+DENSELY_DOTTED = (0, (1, 1))
 
 
 class Look(NamedTuple):
@@ -52,6 +57,9 @@ LOOKS = {
     "plain": Look(BLUE, DASHED, "^"),
     "ewc-labels": Look(ORANGE, DASHDOT, "s"),
     "ewc-fmn": Look(RED, SOLID, "o"),
+    "gates": Look(MINT, DENSELY_DOTTED, "d"),
+    "ewc-gates-labels": Look(VIOLET, DASHDOTDOT, "P"),
+    "ewc-gates-fmn": Look(PINK, LONG_DASHDOT, "X"),
     "uniform": Look(BLACK, SOLID, "o"),
     "inverse-fisher": Look(BLUE, DASHED, "^"),
     "nullspace": Look(ORANGE, DASHDOT, "s"),

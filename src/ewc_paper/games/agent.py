@@ -12,7 +12,7 @@ from torch.optim import Adam, Optimizer
 
 from ewc.memory import EWC
 from ewc_paper.games.config import AgentConfig
-from ewc_paper.games.consolidation import q_network_fisher
+from ewc_paper.games.consolidation import q_network_fisher, raised, used_weights
 from ewc_paper.games.network import SHARED, QNetwork
 from ewc_paper.games.parameter_average import ParameterAverage, copy_parameters
 from ewc_paper.games.q_learning import QLearning
@@ -27,16 +27,24 @@ class Agent:
         config: its network, learning and memory of tasks.
         state_shape: channels, height and width of a state.
         num_actions: number of actions.
-        seed: seed of the initial weights.
+        seed: seed of the initial weights and of the gates.
+        gated: whether each context does without some of the units.
     """
 
     def __init__(
-        self, config: AgentConfig, state_shape: tuple[int, int, int], num_actions: int, seed: int
+        self,
+        config: AgentConfig,
+        state_shape: tuple[int, int, int],
+        num_actions: int,
+        seed: int,
+        *,
+        gated: bool = False,
     ) -> None:
         self.config, self.num_actions = config, num_actions
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.network = QNetwork(config.network, state_shape, num_actions, seed).to(device)
-        self.target = QNetwork(config.network, state_shape, num_actions, seed).to(device)
+        gates = {"gates": config.gates, "filter_gates": config.filter_gates} if gated else {}
+        self.network = QNetwork(config.network, state_shape, num_actions, seed, **gates).to(device)
+        self.target = QNetwork(config.network, state_shape, num_actions, seed, **gates).to(device)
         self.learning = QLearning(self.network, self.target, config.double, device)
         self.memory = EWC(
             self.network,
@@ -72,7 +80,6 @@ class Agent:
         if new or self.config.fresh_optimizer:
             self._renew_optimizer(keep=not self.config.fresh_optimizer)
         self._average.restart()
-        self.update_target()
 
     def act_in(self, context: int) -> None:
         """Act in this context for a while, as in a test; learning needs `enter`."""
@@ -164,9 +171,8 @@ class Agent:
         """
         fisher = self.fisher(batches, random)
         self.memory.consolidate(
-            fisher,
+            raised(fisher, used_weights(self.network), self.config.floor),
             task=str(self.context),
-            floor=self.config.floor,
             normalize=self.config.normalize,
         )
         return fisher

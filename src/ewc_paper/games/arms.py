@@ -10,12 +10,18 @@ class Arm:
     title: str  # in tables and figures
     protected: bool = False  # by EWC
     recognizes: bool = False  # works out the task from the frames, instead of being told
+    gated: bool = False  # each task does without some of the units
 
 
 ARMS = {
     "plain": Arm("plain"),
     "ewc-labels": Arm("EWC, true labels", protected=True),
     "ewc-fmn": Arm("EWC + Forget-Me-Not", protected=True, recognizes=True),
+    "gates": Arm("gates alone, true labels", gated=True),
+    "ewc-gates-labels": Arm("EWC + gates, true labels", protected=True, gated=True),
+    "ewc-gates-fmn": Arm(
+        "EWC + gates + Forget-Me-Not", protected=True, recognizes=True, gated=True
+    ),
     "single": Arm("one network per game"),
 }
 SINGLE = "single"  # learns one game alone

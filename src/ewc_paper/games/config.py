@@ -119,6 +119,18 @@ class ConsolidationConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GatingConfig:
+    """Gates: units that a context does without, in the arms that have them."""
+
+    gates: float = option(
+        0.5, "fraction of the hidden units that a context does without", low=0, high=0.99
+    )
+    filter_gates: float = option(
+        0.0, "the same for the filters of each convolution", low=0, high=0.99
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
     """The schedule of games."""
 
@@ -145,6 +157,7 @@ class AgentConfig(
     ExplorationConfig,
     QFisherConfig,
     ConsolidationConfig,
+    GatingConfig,
     RecognizerConfig,
     ScheduleConfig,
     MeasurementConfig,

@@ -14,7 +14,7 @@ free to change; but large changes can activate it. With a `leak`, gradients also
 inactive units, times that slope, and the Fisher includes the effect that such a unit would have.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -116,6 +116,39 @@ def _td_log_likelihood(values: Tensor, target: Tensor | None) -> Tensor:
     assert target is not None
     q = values.gather(1, target[:, :1].long()).squeeze(1)
     return -torch.nn.functional.smooth_l1_loss(q, target[:, 1], reduction="none")
+
+
+def used_weights(network: QNetwork) -> dict[str, Tensor]:
+    """Return which shared weights the present context uses, as a mask by name.
+
+    A context does not use the weights of units whose gain is zero, neither those that lead to such
+    a unit nor those that come from it. Whatever happens to them, the context plays the same.
+    """
+    own = network.contexts[network.context]
+    assert isinstance(own, GainsAndBiases)
+    masks: dict[str, Tensor] = {}
+    incoming: Tensor | None = None  # whether each unit of the layer before is used
+    for number, (layer, gain) in enumerate(zip(network.layers, own.gains, strict=True)):
+        weight, outgoing = layer.weight, gain.detach() != 0
+        assert isinstance(weight, Tensor)
+        mask = torch.ones_like(weight, dtype=torch.bool)
+        mask[~outgoing] = False
+        if incoming is not None:
+            # A linear layer after a convolution sees all filters of a place before the next place.
+            mask[:, ~incoming.repeat(weight.shape[1] // len(incoming))] = False
+        masks[f"layers.{number}.weight"] = mask
+        incoming = outgoing
+    return masks
+
+
+def raised(
+    fisher: Mapping[str, Tensor], used: Mapping[str, Tensor], floor: float
+) -> dict[str, Tensor]:
+    """Return the Fisher with `floor` times each layer's mean added to the weights in use."""
+    return {
+        name: tensor + floor * tensor[used[name]].mean() * used[name]
+        for name, tensor in fisher.items()
+    }
 
 
 def _squared_minibatch_gradients(

@@ -64,7 +64,13 @@ class ContinualLearner:
         channels, height, width = game.frame_shape
         state_shape = (config.history * channels, height, width)
         self.clock = SegmentClock(schedule, config.segment_steps, config.environments)
-        self.agent = Agent(config, state_shape, game.num_actions, derive_seed(seed, "weights"))
+        self.agent = Agent(
+            config,
+            state_shape,
+            game.num_actions,
+            derive_seed(seed, "weights"),
+            gated=ARMS[arm].gated,
+        )
         recognizer = make_recognizer(asdict(config)) if ARMS[arm].recognizes else None
         self.contexts = ContextTracker(recognizer)
         self.experience = Experience(config, game.frame_shape)

@@ -4,6 +4,10 @@
 
 All contexts share W, which EWC protects. b_c and g_c are a few numbers per unit that change only
 while context c is trained, so they need no protection.
+
+With gates, each context starts with a random part of its gains at zero. A ReLU passes no gradient
+at zero, so these gains stay zero: the context does without those units, and shares fewer weights
+with the others (context-dependent gating, Masse et al. 2018, by the paper's own gains).
 """
 
 from collections.abc import Iterator
@@ -13,6 +17,8 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from ewc_paper.seeding import derive_seed
 
 
 class Architecture(NamedTuple):
@@ -52,11 +58,20 @@ class QNetwork(nn.Module):
         network: the name of an architecture in `NETWORKS`.
         state_shape: channels, height and width of a state.
         num_actions: number of actions.
-        seed: seed of the initial weights.
+        seed: seed of the initial weights and of the gates.
+        gates: fraction of the hidden units that each context does without.
+        filter_gates: the same for the filters of each convolution.
     """
 
     def __init__(
-        self, network: str, state_shape: tuple[int, int, int], num_actions: int, seed: int
+        self,
+        network: str,
+        state_shape: tuple[int, int, int],
+        num_actions: int,
+        seed: int,
+        *,
+        gates: float = 0.0,
+        filter_gates: float = 0.0,
     ) -> None:
         super().__init__()
         if network not in NETWORKS:
@@ -79,6 +94,8 @@ class QNetwork(nn.Module):
             self.widths.append(outputs)
         self.layers = nn.ModuleList(layers)
         self.contexts = nn.ModuleList()
+        self._gates = [*[filter_gates] * len(architecture.convolutions), gates, 0.0]
+        self._seed = seed
         self.context = 0
         self._leak = 0.0
         self._draw_weights(torch.Generator().manual_seed(seed))
@@ -93,10 +110,16 @@ class QNetwork(nn.Module):
             weight.uniform_(-bound, bound, generator=generator)
 
     def add_context(self) -> int:
-        """Add a context with gains of 1 and biases of 0, and return its number."""
-        reference = next(self.layers.parameters())
-        self.contexts.append(GainsAndBiases(self.widths).to(reference.device))
-        return len(self.contexts) - 1
+        """Add a context with biases of 0 and gains of 1 but for its gates; return its number."""
+        context = len(self.contexts)
+        own = GainsAndBiases(self.widths)
+        generator = torch.Generator().manual_seed(derive_seed(self._seed, "gates", context))
+        with torch.no_grad():
+            for gain, gates in zip(own.gains, self._gates, strict=True):
+                closed = torch.randperm(len(gain), generator=generator)[: int(gates * len(gain))]
+                gain[closed] = 0.0
+        self.contexts.append(own.to(next(self.layers.parameters()).device))
+        return context
 
     def enter(self, context: int) -> None:
         """Use the gains and biases of this context from now on."""

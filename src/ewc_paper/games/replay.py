@@ -119,6 +119,7 @@ class Replay:
         self.slack = default_slack(self.rows) if slack is None else slack
         self.written = 0  # rows written since the start
         self._saved = [0, 0]  # rows written at the last two checkpoints
+        self._last_known = -1  # the last row with a transition whose outcome is known
         self._layout = row_layout(copies, frame_shape)
         self._file = file
         total = self.rows + 2 * self.slack
@@ -141,8 +142,15 @@ class Replay:
         return mapped
 
     def __len__(self) -> int:
-        """Return the number of transitions that can be sampled."""
-        return max(0, min(self.written, self.rows) - self.n_step) * self.copies
+        """Return the number of transitions, 0 if there is none whose outcome is known."""
+        if self._last_known < self._first:
+            return 0
+        return (min(self.written, self.rows) - self.n_step) * self.copies
+
+    @property
+    def _first(self) -> int:
+        """The oldest row that can be sampled."""
+        return max(0, self.written - self.rows)
 
     def append(self, row: ReplayRow, *, after_gap: bool = False) -> None:
         """Add a row; `after_gap` says that it does not continue the row that was added last."""
@@ -152,9 +160,13 @@ class Replay:
         place["frames"], place["actions"] = row.frames, row.actions
         place["rewards"], place["terminal"] = row.rewards, row.terminal
         place["truncated"] = row.truncated
-        place["connection"] = np.where(row.is_first, STARTS, GAP if after_gap else CONTINUES)
+        # A gap even before a new episode: the row before it has no known outcome.
+        place["connection"] = GAP if after_gap else np.where(row.is_first, STARTS, CONTINUES)
         place["checksum"] = _checksum(place[0])
         self.written += 1
+        complete = self.written - 1 - self.n_step  # its n steps are all there now
+        if complete >= 0 and self._outcome_known(np.array(complete), np.arange(self.copies)).any():
+            self._last_known = complete
 
     def sample(self, count: int, random: np.random.Generator) -> Transitions:
         """Draw transitions uniformly, with replacement, among those whose outcome is known."""
@@ -178,27 +190,42 @@ class Replay:
     def _draw(
         self, count: int, random: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        first = max(0, self.written - self.rows)
         if len(self) < 1:
-            raise ValueError(f"expected more than {self.n_step} rows to sample, got {self.written}")
+            raise ValueError(
+                f"no transition can be sampled: expected {self.n_step + 1} rows in a row, "
+                f"got {self.written} rows in all"
+            )
         rows = np.empty(0, np.int64)
         copies = np.empty(0, np.int64)
         for _ in range(100):
-            drawn = random.integers(first, self.written - self.n_step, 2 * count)
+            drawn = random.integers(self._first, self.written - self.n_step, 2 * count)
             copy = random.integers(0, self.copies, 2 * count)
             known = self._outcome_known(drawn, copy)
             rows = np.concatenate([rows, drawn[known]])[:count]
             copies = np.concatenate([copies, copy[known]])[:count]
             if len(rows) == count:
                 return rows, copies
-        raise ValueError("no transition in this replay memory has a known outcome")
+        # Nearly all outcomes are unknown, as after many visits of n steps.
+        all_rows, all_copies = self._known_transitions()
+        drawn = random.integers(0, len(all_rows), count)
+        return all_rows[drawn], all_copies[drawn]
+
+    def _known_transitions(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return row and copy of every transition whose outcome is known, oldest first."""
+        candidates = np.arange(self._first, self.written - self.n_step)
+        rows, copies = (
+            np.repeat(candidates, self.copies),
+            np.tile(np.arange(self.copies), len(candidates)),
+        )
+        known = self._outcome_known(rows, copies)
+        return rows[known], copies[known]
 
     def _outcome_known(
         self, rows: NDArray[np.int64], copies: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
         """Return whether the n steps from each row have no gap before the end of the game."""
-        alive = np.ones(len(rows), bool)
-        known = np.ones(len(rows), bool)
+        alive = np.ones(len(copies), bool)
+        known = np.ones(len(copies), bool)
         ring = self._ring
         for step in range(self.n_step):
             here, after = (rows + step) % len(ring), (rows + step + 1) % len(ring)
@@ -211,13 +238,12 @@ class Replay:
     def _states(self, rows: NDArray[np.int64], copies: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Return the stacks of the last `history` frames; those before an episode are zero."""
         back = rows[:, None] - np.arange(self.history)[::-1]
-        oldest = max(0, self.written - self.rows)
         at = back % len(self._ring)
         frames = self._ring["frames"][at, copies[:, None]]
         starts = self._ring["connection"][at, copies[:, None]] != CONTINUES
         # A frame belongs to the state if no later frame of the stack starts an episode.
         later = np.cumsum(starts[:, ::-1], axis=1)[:, ::-1]
-        shown = (later - starts == 0) & (back >= oldest)
+        shown = (later - starts == 0) & (back >= self._first)
         if not shown.all():
             frames[~shown] = 0
         stacked: NDArray[np.uint8] = frames.reshape(len(rows), -1, *frames.shape[3:])
@@ -225,8 +251,7 @@ class Replay:
 
     def spread_states(self, count: int) -> NDArray[np.uint8]:
         """Return states spread evenly over the memory, to test a network on."""
-        first = max(0, self.written - self.rows)
-        rows = np.linspace(first, self.written - 1, count).astype(np.int64)
+        rows = np.linspace(self._first, self.written - 1, count).astype(np.int64)
         return self._states(rows, np.arange(count) % self.copies)
 
     @property
@@ -243,7 +268,7 @@ class Replay:
 
     def _live(self) -> NDArray[np.int64]:
         """Return the places in the ring of the rows that can be sampled."""
-        return np.arange(max(0, self.written - self.rows), self.written) % len(self._ring)
+        return np.arange(self._first, self.written) % len(self._ring)
 
     def _checksum_of_rows(self) -> int:
         """Return a checksum of the checksums, which detects whole rows of another memory."""
@@ -253,7 +278,7 @@ class Replay:
         """Go back to the rows written at a checkpoint, and verify each of them."""
         self.written = int(state["written"])
         self._saved = [self.written, self.written]
-        for number in range(max(0, self.written - self.rows), self.written):
+        for number in range(self._first, self.written):
             row = self._ring[number % len(self._ring)]
             if row["checksum"] != _checksum(row):
                 raise ReplayError(
@@ -265,6 +290,8 @@ class Replay:
                 f"{self._file} holds other rows than were saved: the replay memory cannot be "
                 "trusted; remove the part's directory and start it again"
             )
+        known, _ = self._known_transitions()
+        self._last_known = int(known.max(initial=-1))
 
 
 def _checksum(row: NDArray[Any]) -> int:

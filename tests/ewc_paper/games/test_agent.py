@@ -57,6 +57,16 @@ def test_exploration_takes_random_actions_as_often_as_epsilon_says() -> None:
     assert np.mean(actions != greedy) == pytest.approx(0.3 * 5 / 6, abs=0.03)
 
 
+def test_a_context_that_flickers_leaves_the_target_network_alone() -> None:
+    agent = make_agent(optimizer="adam", lr=1e-2)
+    agent.enter(1)
+    before = parameters_to_vector(agent.target.layers.parameters())
+    agent.learn(make_transitions())
+    agent.enter(0)
+    agent.enter(1)
+    assert torch.equal(parameters_to_vector(agent.target.layers.parameters()), before)
+
+
 def test_a_task_trained_again_is_not_pulled_by_its_own_old_well() -> None:
     agent = make_agent(strength=1e9, fresh_optimizer=True)
     agent.memory.anchor(1.0, task="0")

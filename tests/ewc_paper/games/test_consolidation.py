@@ -9,7 +9,7 @@ from support.acting import ACTIONS, make_agent, make_transitions
 from torch import Tensor
 
 from ewc_paper.games.agent import Agent
-from ewc_paper.games.consolidation import silence_dead_units
+from ewc_paper.games.consolidation import raised, silence_dead_units, used_weights
 
 
 def agent_of(kind: str, **settings: Any) -> Agent:
@@ -135,3 +135,25 @@ def test_a_silenced_unit_can_come_to_life_without_a_word_in_the_old_task() -> No
 
     gains.data[dead] = 1.0
     assert not torch.allclose(network(states), before)
+
+
+def test_weights_that_a_context_does_not_use_are_those_that_change_nothing() -> None:
+    agent = agent_of("gaussian", gated=True, gates=0.5, filter_gates=0.5)
+    states = torch.from_numpy(make_transitions().states)
+    used = used_weights(agent.network)
+    before = agent.action_values(states)
+    with torch.no_grad():
+        for name, weight in shared(agent).items():
+            weight[~used[name]] = 1e3
+    assert torch.equal(agent.action_values(states), before)
+    gradients = squared_gradient(agent, agent.network(states).abs().sum())
+    for name, gradient in gradients.items():
+        assert (gradient[~used[name]] == 0).all()
+        assert 0.2 < used[name].double().mean() < 0.6
+        assert (gradient[used[name]] != 0).double().mean() > 0.3  # a ReLU may close the others
+
+
+def test_the_floor_is_added_to_the_weights_in_use() -> None:
+    fisher = {"w": torch.tensor([[1.0, 3.0], [0.0, 0.0]])}
+    used = {"w": torch.tensor([[True, True], [False, False]])}
+    assert raised(fisher, used, 0.5)["w"].tolist() == [[2.0, 4.0], [0.0, 0.0]]

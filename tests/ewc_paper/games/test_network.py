@@ -93,3 +93,36 @@ def test_bad_choices_are_refused() -> None:
         QNetwork("paper", (4, 20, 20), 18, seed=0)
     with pytest.raises(ValueError, match="add_context"):
         make().enter(5)
+
+
+def gated(contexts: int = 3, **gates: float) -> QNetwork:
+    network = QNetwork("minatar", SHAPES["minatar"], 18, seed=0, **gates)
+    for _ in range(contexts):
+        network.add_context()
+    return network
+
+
+def test_each_context_has_its_own_gates() -> None:
+    network = gated(gates=0.75, filter_gates=0.25)
+    closed = [[gain == 0 for gain in one.gains] for one in network.contexts]
+    for filters, hidden, actions in closed:
+        assert (int(filters.sum()), int(hidden.sum()), int(actions.sum())) == (4, 96, 0)
+    assert not torch.equal(closed[0][1], closed[1][1])
+    again = gated(gates=0.75, filter_gates=0.25)  # as after a resume, and in the target network
+    for one, other in zip(network.contexts.parameters(), again.contexts.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_gates_stay_closed(folded: bool) -> None:
+    network = gated(gates=0.5, filter_gates=0.5)
+    network.enter(1)
+    own = network.contexts[1]
+    closed = [gain == 0 for gain in own.gains]
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.1)
+    for _ in range(5):
+        optimizer.zero_grad()
+        network(some_states(), folded=folded).square().sum().backward()
+        optimizer.step()
+    assert all((gain[zero] == 0).all() for gain, zero in zip(own.gains, closed, strict=True))
+    assert all((gain[~zero] != 1).any() for gain, zero in zip(own.gains, closed, strict=True))

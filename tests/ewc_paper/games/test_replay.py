@@ -111,15 +111,18 @@ def test_draws_are_even() -> None:
     assert np.abs(counts - expected).max() < 6 * expected**0.5
 
 
-def test_nothing_is_joined_over_a_gap() -> None:
-    rows = make_rows(10)
-    replay = Replay(1000, COPIES, SHAPE, history=HISTORY)
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("starts", [False, True], ids=["same episode", "new episode"])
+def test_nothing_is_joined_over_a_gap(starts: bool, n_step: int) -> None:
+    rows = make_rows(12)
+    replay = Replay(1000, COPIES, SHAPE, history=HISTORY, n_step=n_step)
     for number, row in enumerate(rows):
         plain = row._replace(terminal=np.zeros(COPIES, bool), truncated=np.zeros(COPIES, bool))
-        replay.append(plain._replace(is_first=np.full(COPIES, number == 0)), after_gap=number == 5)
+        is_first = np.full(COPIES, number == 0 or (starts and number == 5))
+        replay.append(plain._replace(is_first=is_first), after_gap=number == 5)
     batch = replay.sample(500, np.random.default_rng(0))
     newest = batch.states[:, -SHAPE[0] :]
-    last_before = rows[4].frames
+    last_before = [frame for row in rows[5 - n_step : 5] for frame in row.frames]
     assert not any((newest == frame).all((1, 2, 3)).any() for frame in last_before)
     first_after = [(newest == frame).all((1, 2, 3)) for frame in rows[5].frames]
     for at in first_after:
@@ -190,5 +193,37 @@ def test_whole_rows_of_another_memory_are_found(tmp_path: Path) -> None:
 
 
 def test_an_empty_memory_says_so() -> None:
-    with pytest.raises(ValueError, match="more than 1 rows"):
+    with pytest.raises(ValueError, match="expected 2 rows in a row, got 0"):
         Replay(10, COPIES, SHAPE, history=1).sample(1, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("rows_per_visit", [2, 3])
+def test_visits_of_n_steps_have_no_known_outcome(rows_per_visit: int) -> None:
+    """With n steps and one more there is one; a memory reloaded from its file agrees."""
+    replay = Replay(1000, COPIES, SHAPE, history=HISTORY, n_step=2)
+    for number, row in enumerate(make_rows(12)):
+        never = np.zeros(COPIES, bool)
+        row = row._replace(terminal=never, truncated=never, is_first=never)
+        replay.append(row, after_gap=number % rows_per_visit == 0)
+    assert (len(replay) > 0) == (rows_per_visit > 2)
+
+
+def test_rare_outcomes_are_found(tmp_path: Path) -> None:
+    """One visit in many is long enough to learn from."""
+    file = tmp_path / "rows"
+
+    def memory() -> Replay:
+        return Replay(1000, COPIES, SHAPE, history=1, n_step=2, file=file, slack=1000)
+
+    replay, never = memory(), np.zeros(COPIES, bool)
+    rows = make_rows(400)
+    for number, row in enumerate(rows):
+        row = row._replace(terminal=never, truncated=never, is_first=never)
+        replay.append(row, after_gap=number % 2 == 0 and number != 200)
+    restored = memory()
+    restored.load_state_dict(replay.state_dict())
+    for one in (replay, restored):
+        assert len(one) > 0
+        states = one.sample(50, np.random.default_rng(0)).states
+        known = [frame for number in (198, 199) for frame in rows[number].frames]
+        assert all(any((state == frame).all() for frame in known) for state in states)

@@ -112,8 +112,9 @@ class Games(Playing, AgentConfig):
     sets: int = option(1, "number of sets of games", low=1, high=1000)
     visits: int = option(2, "segments per game", low=1, high=10_000, common=True)
     arms: tuple[str, ...] = option(
-        tuple(ARMS),
-        "plain training, EWC told the game, EWC that recognizes it, one network per game",
+        tuple(name for name, arm in ARMS.items() if not arm.gated),
+        "what is compared: plain training, EWC told the game or recognizing it (fmn), with or "
+        "without gates, one network per game",
         choices=tuple(ARMS),
         common=True,
     )
