@@ -81,6 +81,11 @@ class Agent:
             self._renew_optimizer(keep=not self.config.fresh_optimizer)
         self._average.restart()
 
+    def forget(self, context: int) -> None:
+        """Let nothing pull toward the solution of this context any more."""
+        if str(context) in self.memory.tasks:
+            self.memory.forget(str(context))
+
     def act_in(self, context: int) -> None:
         """Act in this context for a while, as in a test; learning needs `enter`."""
         self.network.enter(context)

@@ -1,17 +1,26 @@
 """Which context the agent plays in: given by the true name of the game, or recognized from frames.
 
 A context is what the agent takes for one task. It has its own gains and biases in the network, its
-own replay memory and its own timers.
+own replay memory and its own timers. A recognizer's task is the context of the same number, until
+the recognizer finds that two tasks are one: then the context with more steps is kept for both.
 """
 
 from collections.abc import Callable, Mapping
 from inspect import signature
-from typing import Any
+from typing import Any, NamedTuple
 
-from ewc.recognition import ForgetMeNot
+from ewc.recognition import ForgetMeNot, ScreenRecognizer
 from ewc_paper.games.worlds.game import Frame
 
 Recognize = Callable[[Frame], int]  # the context that a frame belongs to
+Recognizer = ForgetMeNot | ScreenRecognizer
+
+
+class Merge(NamedTuple):
+    """Two contexts that proved to be one task."""
+
+    kept: int
+    dropped: int
 
 
 def make_recognizer(options: Mapping[str, Any]) -> ForgetMeNot:
@@ -27,8 +36,10 @@ class ContextTracker:
     the games first appear.
     """
 
-    def __init__(self, recognizer: ForgetMeNot | None) -> None:
+    def __init__(self, recognizer: Recognizer | None) -> None:
         self.recognizer = recognizer
+        self.merges: list[Merge] = []  # contexts that the last frame has shown to be one
+        self._context_of: dict[int, int] = {}  # by task of the recognizer, where they differ
         self._labels: dict[str, int] = {}
         self._agent_steps: dict[int, int] = {}
         self._since_consolidation: dict[int, int] = {}
@@ -37,8 +48,22 @@ class ContextTracker:
         """Return the present context, or None while the recognizer is undecided."""
         if self.recognizer is None:
             return self._labels.setdefault(game, len(self._labels))
-        context = self.recognizer.observe(frame)
-        return context if self.recognizer.decided else None
+        task = self.recognizer.observe(frame)
+        if isinstance(self.recognizer, ScreenRecognizer):
+            self.merges = [self._merge(*pair) for pair in self.recognizer.merged]
+        return self._context(task) if self.recognizer.decided else None
+
+    def _context(self, task: int) -> int:
+        return self._context_of.get(task, task)
+
+    def _merge(self, task: int, into: int) -> Merge:
+        pair = self._context(into), self._context(task)
+        kept, dropped = sorted(pair, key=self.agent_steps, reverse=True)
+        for counts in (self._agent_steps, self._since_consolidation):
+            counts[kept] = counts.get(kept, 0) + counts.pop(dropped, 0)
+        self._context_of[into] = kept
+        self._context_of.pop(task, None)
+        return Merge(kept, dropped)
 
     def recognize_in_test(self, game: str, present: int) -> Recognize:
         """Return how the context is found in a test of a game, in which nothing is learned.
@@ -50,7 +75,13 @@ class ContextTracker:
         if self.recognizer is None or self.recognizer.observations == 0:
             context = self._labels.get(game, present)
             return lambda frame: context
-        return self.recognizer.frozen().observe
+        observe, contexts = self.recognizer.frozen().observe, dict(self._context_of)
+
+        def recognize(frame: Frame) -> int:
+            task = observe(frame)
+            return contexts.get(task, task)
+
+        return recognize
 
     def count(self, context: int, agent_steps: int) -> None:
         """Add steps that were played in a context."""
@@ -73,6 +104,7 @@ class ContextTracker:
         return {
             "recognizer": self.recognizer.state_dict() if self.recognizer else {},
             "labels": dict(self._labels),
+            "context_of": _with_text_keys(self._context_of),
             "agent_steps": _with_text_keys(self._agent_steps),
             "since_consolidation": _with_text_keys(self._since_consolidation),
         }
@@ -81,6 +113,7 @@ class ContextTracker:
         if self.recognizer is not None:
             self.recognizer.load_state_dict(state["recognizer"])
         self._labels = dict(state["labels"])
+        self._context_of = _with_number_keys(state["context_of"])
         self._agent_steps = _with_number_keys(state["agent_steps"])
         self._since_consolidation = _with_number_keys(state["since_consolidation"])
 

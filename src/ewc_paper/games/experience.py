@@ -56,6 +56,10 @@ class Experience:
             self._gap = False
         self.pending.clear()
 
+    def forget(self, context: int) -> None:
+        """Drop the rows of a context; its file stays, for a resume from an earlier checkpoint."""
+        self.replays.pop(context, None)
+
     def mark_gap(self) -> None:
         """Note that the next row to be stored does not continue the last one stored."""
         self._gap = True

@@ -18,7 +18,7 @@ from ewc_paper.games.agent import Agent
 from ewc_paper.games.arms import ARMS
 from ewc_paper.games.config import AgentConfig
 from ewc_paper.games.consolidation import silence_dead_units
-from ewc_paper.games.contexts import ContextTracker, Recognize, make_recognizer
+from ewc_paper.games.contexts import ContextTracker, Merge, Recognize, make_recognizer
 from ewc_paper.games.experience import Experience
 from ewc_paper.games.exploration import exploration_rate
 from ewc_paper.games.measurements import Measurements, MetricsRow
@@ -118,12 +118,22 @@ class ContinualLearner:
     def _play_row(self) -> None:
         """Take one step in all copies of the game, and learn what is due."""
         context = self.contexts.identify(self.clock.game, self.game.frame_in_turn(self.clock.row))
+        for merge in self.contexts.merges:
+            self._merge(merge)
         if context is not None and context != self.agent.context:
             self._switch(context)
         self._act()
         if context is not None:
             self.experience.store(context)
         self._learn()
+
+    def _merge(self, merge: Merge) -> None:
+        """Go on with one of two contexts, without the gains, the well and the rows of the other."""
+        if self.agent.context == merge.dropped:
+            self.agent.enter(merge.kept)
+            self.experience.mark_gap()
+        self.agent.forget(merge.dropped)
+        self.experience.forget(merge.dropped)
 
     def _switch(self, context: int) -> None:
         """Leave a task for another: consolidate the old one, and stop the pull of the new one.

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.merging import Merging
 
 from ewc.recognition import ForgetMeNot
 from ewc_paper.games.contexts import ContextTracker, make_recognizer
@@ -80,3 +81,23 @@ def test_the_state_continues_in_another_tracker(recognizes: bool) -> None:
     assert (second.agent_steps(0), second.steps_since_consolidation(0)) == (28, 0)
     rest = [("Boxing", WHITE), ("Krull", BLACK), ("Pong", BLACK)]
     assert [second.identify(*one) for one in rest] == [first.identify(*one) for one in rest]
+
+
+def test_of_two_tasks_that_are_one_the_context_with_more_steps_is_kept() -> None:
+    contexts = ContextTracker(Merging([(0, []), (1, []), (0, [(1, 0)]), (2, []), (0, [(2, 0)])]))
+    assert contexts.identify("", BLACK) == 0
+    contexts.count(0, 10)
+    assert contexts.identify("", BLACK) == 1
+    contexts.count(1, 30)
+    assert contexts.identify("", BLACK) == 1  # task 0, which is context 1 from now on
+    assert contexts.merges == [(1, 0)]
+    assert (contexts.agent_steps(1), contexts.agent_steps(0)) == (40, 0)
+    assert contexts.steps_since_consolidation(1) == 40
+    assert contexts.identify("", BLACK) == 2
+    assert contexts.merges == []
+    contexts.count(2, 5)
+    assert contexts.identify("", BLACK) == 1
+    assert contexts.merges == [(1, 2)]
+    restored = ContextTracker(Merging([(0, [])]))
+    restored.load_state_dict(contexts.state_dict())
+    assert restored.identify("", BLACK) == 1

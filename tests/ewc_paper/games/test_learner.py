@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.merging import Merging
 from torch import Tensor
 
 from ewc_paper.errors import RunError
@@ -186,6 +187,26 @@ def test_an_agent_that_diverges_stops_with_the_cause() -> None:
     options["settings"] = {**options["settings"], "lr": 1e30}
     with pytest.raises(RunError, match=r"diverged: its loss is (nan|inf) after \d+ steps"):
         rows_of(options, "test")
+
+
+def test_of_two_contexts_that_are_one_task_only_one_goes_on() -> None:
+    learner = make_continual(config("ewc-fmn"))
+    visits = [(0, [])] * 200 + [(1, [])] * 50 + [(2, [])] * 50
+    learner.contexts.recognizer = Merging([*visits, (0, [(2, 0)]), (0, []), (1, [])])
+    learner.play(100)
+    learner._consolidate()
+    while learner.contexts.recognizer.script[3:]:
+        learner._play_row()
+    assert learner.agent.context == 2
+    learner.agent.consolidate(learner.batches(2, learner.random), learner.random)
+    assert set(learner.agent.memory.tasks) == {"0", "1", "2"}
+    learner._play_row()
+    assert learner.agent.context == 0
+    assert set(learner.agent.memory.tasks) == {"0", "1"}
+    assert learner.experience.replays.keys() == {0, 1}
+    rows = learner.experience.replays[0].written
+    learner._play_row()
+    assert learner.experience.replays[0].written == rows + 1
 
 
 def test_strong_wells_hold_the_weights_and_plain_training_moves_them() -> None:
