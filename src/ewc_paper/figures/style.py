@@ -52,6 +52,7 @@ LOOKS = {
     "plain": Look(BLUE, DASHED, "^"),
     "ewc-labels": Look(ORANGE, DASHDOT, "s"),
     "ewc-fmn": Look(RED, SOLID, "o"),
+    "random": Look(GRAY, DOTTED, "D"),
     "uniform": Look(BLACK, SOLID, "o"),
     "inverse-fisher": Look(BLUE, DASHED, "^"),
     "nullspace": Look(ORANGE, DASHDOT, "s"),

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ewc_paper.figures.names import ARM_LABELS, in_order
+from ewc_paper.games.arms import ALONE
 from ewc_paper.runs.directory import MetricsRow, RunDirectory
 
 MIN_LEARNED = 0.05  # a game whose normalized score rose by less was not learned
@@ -70,7 +71,7 @@ def continual_networks(networks: Sequence[Network]) -> dict[str, list[Network]]:
     """Return the networks that learn all games one after another, by arm."""
     arms: dict[str, list[Network]] = defaultdict(list)
     for network in networks:
-        if network.arm != "single":
+        if network.arm not in ALONE:
             arms[network.arm].append(network)
     return dict(arms)
 

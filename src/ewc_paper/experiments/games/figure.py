@@ -70,7 +70,7 @@ LAYOUT = Layout(
         arm=one_of(ARM_LABELS),
         seed=integer(),
         games=list_of(short_text, 1, MAX_PANELS),
-        schedule=list_of(short_text, 1, MAX_SEGMENTS),
+        schedule=list_of(short_text, 0, MAX_SEGMENTS),  # empty for a random player
         settings=record(segment_steps=integer(1), ewc_start=integer()),
     ),
     files={CLIP_FILES: check_clip},

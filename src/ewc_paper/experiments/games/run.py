@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import ClassVar
 
 import numpy as np
@@ -18,9 +19,10 @@ from ewc_paper.experiments.playing import (
     check_one_world,
     make_part,
 )
-from ewc_paper.games.arms import ARMS, SINGLE
+from ewc_paper.games.arms import ALONE, ARMS, RANDOM
 from ewc_paper.games.config import RECOGNIZER, AgentConfig
 from ewc_paper.games.learner import make_continual
+from ewc_paper.games.random_player import make_random
 from ewc_paper.games.schedule import segments
 from ewc_paper.games.worlds.game import file_name
 from ewc_paper.options import option
@@ -86,7 +88,6 @@ class Games(Playing, AgentConfig):
             **ATARI_SMALL_TASKS,
             "games": ("CrazyClimber", "Krull", "UpNDown"),
             "segment_steps": 24_000,
-            "test_episodes": 30,  # Krull's scores have a standard deviation of some 700
             "seeds": 2,
         },
         # Ten segments of 5 million frames per game: 50 million, what the pool is chosen by.
@@ -113,7 +114,8 @@ class Games(Playing, AgentConfig):
     visits: int = option(2, "segments per game", low=1, high=10_000, common=True)
     arms: tuple[str, ...] = option(
         tuple(ARMS),
-        "plain training, EWC told the game, EWC that recognizes it, one network per game",
+        "plain training, EWC told the game, EWC that recognizes it, one network per game, and a "
+        "random player",
         choices=tuple(ARMS),
         common=True,
     )
@@ -135,18 +137,19 @@ class Games(Playing, AgentConfig):
 
     def _parts(self) -> Iterator[Part]:
         sets = [self._drawn(number) for number in range(self.sets)]
-        together = [arm for arm in self.arms if arm != SINGLE]
+        together = [arm for arm in self.arms if arm not in ALONE]
         for number, games in enumerate(sets):
             label = f"set{number}-" if self.sets > 1 else ""
             for seed in self.all_seeds:
                 schedule = segments(games, self.visits, derive_seed(seed, "schedule", number))
                 for arm in together:
                     yield self._part(f"{arm}-{label}seed{seed}", arm, seed, games, schedule)
-        if SINGLE in self.arms:
-            for game in sorted({game for games in sets for game in games}, key=self.games.index):
-                for seed in self.all_seeds:
-                    name = f"{SINGLE}-{file_name(game)}-seed{seed}"
-                    yield self._part(name, SINGLE, seed, [game], [game] * self.visits)
+        drawn = sorted({game for games in sets for game in games}, key=self.games.index)
+        for arm in (arm for arm in ALONE if arm in self.arms):
+            visits = 0 if arm == RANDOM else self.visits
+            for game, seed in product(drawn, self.all_seeds):
+                name = f"{arm}-{file_name(game)}-seed{seed}"
+                yield self._part(name, arm, seed, [game], [game] * visits)
 
     def _drawn(self, number: int) -> list[str]:
         """The games of a set, in the order of the pool."""
@@ -160,4 +163,4 @@ class Games(Playing, AgentConfig):
         self, name: str, arm: str, seed: int, games: Sequence[str], schedule: Sequence[str]
     ) -> Part:
         config = self.part_config(arm, seed, games, schedule)
-        return make_part(name, config, make_continual)
+        return make_part(name, config, make_random if arm == RANDOM else make_continual)
