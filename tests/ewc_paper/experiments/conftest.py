@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 
 from ewc_paper.experiments.fisher_overlap import figure as fisher_overlap
 from ewc_paper.experiments.games import curves as games_curves
+from ewc_paper.experiments.games import plasticity as games_plasticity
 from ewc_paper.experiments.games import recognition as games_recognition
 from ewc_paper.experiments.learning_curves import figure as learning_curves
 from ewc_paper.experiments.many_tasks import figure as many_tasks
@@ -19,8 +20,8 @@ from ewc_paper.experiments.strength import figure as strength
 from ewc_paper.figures import style
 
 DRAWING = (
-    *(fisher_overlap, games_curves, games_recognition, learning_curves, many_tasks),
-    *(perturbation, recognition, schematic, strength),
+    *(fisher_overlap, games_curves, games_plasticity, games_recognition, learning_curves),
+    *(many_tasks, perturbation, recognition, schematic, strength),
 )
 
 
