@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ewc_paper.games.measurements import untrained_row
 from ewc_paper.runs.directory import MetricsRow, RunDirectory
 
 STEPS = 1000
@@ -93,6 +94,13 @@ def row_of_a_test(
     }
 
 
+def write_random_player(run: RunDirectory, game: str, seed: int, scores: list[float]) -> None:
+    part, settings = run.part(f"random-{game}-seed{seed}"), {"segment_steps": STEPS, "ewc_start": 0}
+    start = {"arm": "random", "seed": seed, "games": [game], "schedule": [], "settings": settings}
+    part.start(start)
+    part.append(untrained_row({game: scores}))
+
+
 def write_clip(run: RunDirectory, name: str, game: str, length: int, side: int = 10) -> None:
     frames = np.zeros((length, side, side), np.uint8)
     frames[np.arange(length), np.arange(length) % side] = 255
@@ -102,7 +110,10 @@ def write_clip(run: RunDirectory, name: str, game: str, length: int, side: int =
 
 
 def make_games(path: Path) -> RunDirectory:
-    """Two games in the order A B B A, two seeds."""
+    """Two games in the order A B B A, two seeds.
+
+    The skill of a network in a game is its level over 0.95, that of the game's own network.
+    """
     games, schedule = ["Pong", "CrazyClimber"], ["Pong", "CrazyClimber", "CrazyClimber", "Pong"]
     run = RunDirectory(path)
     run.start({"experiment": "games"})
@@ -114,6 +125,7 @@ def make_games(path: Path) -> RunDirectory:
         for seed in (0, 1):
             name = f"single-{game}-seed{seed}"
             write_network(run, name, "single", seed, [game], [game] * 2, 1.0, 0.95)
+            write_random_player(run, game, seed, [-1.0, 1.0] * 50)
     write_clip(run, "plain-seed0", "Pong", 4)
     write_clip(run, "ewc-fmn-seed0", "Pong", 7)
     return run

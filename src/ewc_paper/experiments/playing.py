@@ -40,10 +40,13 @@ MINATAR: dict[str, Any] = {
 }
 # In addition, for several of their games one after another.
 MINATAR_TASKS: dict[str, Any] = {
+    "network": "minatar-wide",  # so that half of it is a network
+    "gates": 0.5,
+    "filter_gates": 0.5,
     "fresh_optimizer": True,
     "strength": 1.0,
     "floor": 0.1,
-    "normalize": 100.0,
+    "normalize": 400.0,
     "ewc_start": 0,
     "levels": 2,  # a cell is empty or not, and says more than a pixel of a picture
     "wins": 3,

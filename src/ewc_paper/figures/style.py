@@ -60,6 +60,7 @@ LOOKS = {
     "gates": Look(MINT, DENSELY_DOTTED, "d"),
     "ewc-gates-labels": Look(VIOLET, DASHDOTDOT, "P"),
     "ewc-gates-fmn": Look(PINK, LONG_DASHDOT, "X"),
+    "random": Look(GRAY, DOTTED, "D"),
     "uniform": Look(BLACK, SOLID, "o"),
     "inverse-fisher": Look(BLUE, DASHED, "^"),
     "nullspace": Look(ORANGE, DASHDOT, "s"),

@@ -1,4 +1,4 @@
-"""The arms that the experiments on games compare: what each network has."""
+"""The arms that the experiments on games compare: what each network has, and who has none."""
 
 from dataclasses import dataclass
 
@@ -23,6 +23,9 @@ ARMS = {
         "EWC + gates + Forget-Me-Not", protected=True, recognizes=True, gated=True
     ),
     "single": Arm("one network per game"),
+    "random": Arm("random player"),
 }
 SINGLE = "single"  # learns one game alone
+RANDOM = "random"  # learns nothing: takes random actions, one game per part
+ALONE = (SINGLE, RANDOM)  # have one game each
 PROTECTED = tuple(name for name, arm in ARMS.items() if arm.protected)

@@ -141,7 +141,16 @@ class ScheduleConfig:
 class MeasurementConfig:
     """Tests and reports."""
 
-    test_episodes: int = option(20, "episodes per game and test", low=1, high=1000, common=True)
+    test_episodes: int = option(
+        10, "episodes per game and test on the way", low=1, high=1000, common=True
+    )
+    table_episodes: int = option(
+        30,
+        "episodes where a table needs them: of a game just left or about to return, and at the end",
+        low=1,
+        high=1000,
+        common=True,
+    )
     test_epsilon: float = option(0.01, "exploration rate in tests", low=0, high=1)
     report_every: int = option(10_000, "steps per row of training statistics", low=1)
 

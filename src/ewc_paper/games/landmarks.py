@@ -28,14 +28,11 @@ class Landmark(NamedTuple):
 
     states: Tensor  # [n, channels, height, width]
     values: Tensor  # [n, actions]
-    context: int
+    context: int  # that the states were played in
 
     def drift(self, agent: Agent) -> Drift:
         """Compare the present network with the stored action values."""
-        context = agent.context
-        agent.act_in(self.context)
-        chosen = agent.action_values(self.states).argmax(1, keepdim=True)
-        agent.act_in(context)
+        chosen = _values_in(agent, self.states, self.context).argmax(1, keepdim=True)
         best, greedy = self.values.max(1, keepdim=True)
         agreement = (chosen == greedy).float().mean()
         regret = (best - self.values.gather(1, chosen)).mean()
@@ -48,16 +45,18 @@ class Landmarks:
     def __init__(self) -> None:
         self._landmarks: dict[str, Landmark] = {}
 
-    def store(self, game: str, agent: Agent, replay: Replay) -> None:
+    def store(self, game: str, agent: Agent, replay: Replay, context: int) -> None:
         """Store states of a game that is being left, in place of older ones.
 
         Args:
             game: the game.
-            agent: what evaluates the states, in its present context.
+            agent: what evaluates the states.
             replay: where the states come from.
+            context: the context that the replay memory belongs to. The states are evaluated in it,
+                now and later, whatever context the agent is in.
         """
         states = torch.from_numpy(replay.spread_states(LANDMARK_STATES))
-        self._landmarks[game] = Landmark(states, agent.action_values(states), agent.context)
+        self._landmarks[game] = Landmark(states, _values_in(agent, states, context), context)
 
     def drift(self, agent: Agent) -> dict[str, Drift]:
         """Return the drift of the agent's network on each game that was left."""
@@ -68,3 +67,12 @@ class Landmarks:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._landmarks = {game: Landmark(**landmark) for game, landmark in state.items()}
+
+
+def _values_in(agent: Agent, states: Tensor, context: int) -> Tensor:
+    """Return the action values of states in a context; the agent stays in its own."""
+    present = agent.context
+    agent.act_in(context)
+    values = agent.action_values(states)
+    agent.act_in(present)
+    return values

@@ -218,7 +218,7 @@ class ContinualLearner:
             self.measurements.statistics.losses.append(loss)
 
     def _end_segment(self) -> None:
-        self.measurements.store_landmark(self.experience.replays[self.agent.context])
+        self.measurements.store_landmark(self.experience.replays)
         self.experience.drop_pending()
         self.clock.next_segment()
         if self.clock.over:

@@ -21,6 +21,27 @@ from ewc_paper.games.training_statistics import TrainingStatistics
 MetricsRow = dict[str, Any]
 
 
+def untrained_row(scores: Mapping[str, list[float]]) -> MetricsRow:
+    """Return the row of a test before any training.
+
+    Args:
+        scores: the score of each episode, by game.
+    """
+    return {
+        "kind": "test",
+        "step": 0,
+        "segment": 0,
+        "game": None,
+        "steps_in": dict.fromkeys(scores, 0),
+        "scores": dict(scores),
+        "normalized": {
+            game: normalized(game, float(np.mean(values))) for game, values in scores.items()
+        },
+        "agreement": {},
+        "regret": {},
+    }
+
+
 class Measurements:
     """Measures an agent while it is trained.
 
@@ -38,8 +59,8 @@ class Measurements:
     def __init__(
         self, clock: SegmentClock, agent: Agent, games: list[str], config: AgentConfig, seed: int
     ) -> None:
-        self._clock, self._agent, self._games = clock, agent, games
-        self._evaluation = Evaluation(games, config, seed)
+        self._clock, self._agent, self._games, self._config = clock, agent, games, config
+        self._evaluation = Evaluation(config, seed)
         self._landmarks = Landmarks()
         self._waiting: list[MetricsRow] = []
         self.statistics = TrainingStatistics()
@@ -80,10 +101,19 @@ class Measurements:
             }
         )
 
-    def store_landmark(self, replay: Replay) -> None:
-        """Store what the states of the current game are worth, because it is being left."""
-        with self._agent.averaged():
-            self._landmarks.store(self._clock.game, self._agent, replay)
+    def store_landmark(self, replays: Mapping[int, Replay]) -> None:
+        """Store what the states of the current game are worth, because its segment has ended.
+
+        The states come from the replay memory of the context that most of the segment was played
+        in, and are valued in that context. The context of the last step may be another one.
+
+        Args:
+            replays: the replay memory of each context that has one.
+        """
+        played = [one for one in self.statistics.end_segment() if one in replays]
+        if played:
+            with self._agent.averaged():
+                self._landmarks.store(self._clock.game, self._agent, replays[played[0]], played[0])
 
     def test(self, recognize_in: Callable[[str], Recognize]) -> MetricsRow:
         """Play all games without learning, measure the drift, and return the row.
@@ -95,24 +125,29 @@ class Measurements:
             scores = self._evaluation.scores(
                 self._agent,
                 recognize_in,
-                segments=clock.segment,
+                episodes={game: self._episodes_of(game) for game in self._games},
+                test=clock.segment,
                 clips_in=self.directory if clock.over else None,
             )
             drift = self._landmarks.drift(self._agent)
         self.tests += 1
         return {
-            "kind": "test",
+            **untrained_row(scores),
             "step": clock.agent_steps,
             "segment": clock.segment,
             "game": clock.previous_game,
             "steps_in": {game: clock.agent_steps_in(game) for game in self._games},
-            "scores": scores,
-            "normalized": {
-                game: normalized(game, float(np.mean(values))) for game, values in scores.items()
-            },
             "agreement": {game: one.agreement for game, one in drift.items()},
             "regret": {game: one.regret for game, one in drift.items()},
         }
+
+    def _episodes_of(self, game: str) -> int:
+        """Return the number of episodes in a test: more where a table needs the score."""
+        clock, config = self._clock, self._config
+        left = game == clock.previous_game
+        returns = not clock.over and game == clock.game and clock.agent_steps_in(game) > 0
+        in_table = left or returns or clock.over
+        return max(config.test_episodes, config.table_episodes if in_table else 0)
 
     def state_dict(self) -> dict[str, Any]:
         return {

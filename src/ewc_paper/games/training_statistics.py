@@ -13,12 +13,14 @@ class TrainingStatistics:
         losses: one per update of the network.
         recognized: agent steps by context.
         epsilon: the last exploration rate.
+        in_segment: agent steps by context since the segment began.
     """
 
     scores: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     recognized: dict[str, int] = field(default_factory=dict)
     epsilon: float = 1.0
+    in_segment: dict[str, int] = field(default_factory=dict)
 
     def count(self, context: int, agent_steps: int, scores: list[float], epsilon: float) -> None:
         """Add the steps of one row.
@@ -30,7 +32,8 @@ class TrainingStatistics:
             epsilon: the exploration rate.
         """
         self.scores.extend(scores)
-        self.recognized[str(context)] = self.recognized.get(str(context), 0) + agent_steps
+        for counts in (self.recognized, self.in_segment):
+            counts[str(context)] = counts.get(str(context), 0) + agent_steps
         self.epsilon = epsilon
 
     def take(self) -> dict[str, Any]:
@@ -44,6 +47,12 @@ class TrainingStatistics:
         }
         self.scores, self.losses, self.recognized = [], [], {}
         return row
+
+    def end_segment(self) -> list[int]:
+        """Return the contexts of the segment, the one played most first, and start another."""
+        contexts = sorted(self.in_segment, key=self.in_segment.__getitem__, reverse=True)
+        self.in_segment = {}
+        return [int(context) for context in contexts]
 
     def state_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -115,6 +115,7 @@ TINY: dict[str, Any] = {
     "fisher_batches": 2,
     "segment_steps": 64,
     "test_episodes": 1,
+    "table_episodes": 1,
     "report_every": 16,
 }
 

@@ -1,12 +1,12 @@
 """Which arm has what is known in one place, and every arm has a name for figures."""
 
 from ewc_paper.experiments.games.run import Games
-from ewc_paper.games.arms import ARMS, PROTECTED, SINGLE
+from ewc_paper.games.arms import ALONE, ARMS, PROTECTED, RANDOM, SINGLE
 
 
 def test_the_arms_are_those_of_the_experiment() -> None:
     assert set(Games.preset("quick").arms) <= ARMS.keys()
-    assert SINGLE in ARMS
+    assert {SINGLE, RANDOM} == set(ALONE) < set(ARMS)
 
 
 def test_what_is_in_the_name_of_an_arm_is_what_it_has() -> None:

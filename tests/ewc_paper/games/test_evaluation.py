@@ -13,29 +13,34 @@ from ewc_paper.games.evaluation import Evaluation
 from ewc_paper.games.worlds.game import Game, make_game
 
 GAMES = ["minatar/asterix", "minatar/seaquest"]
-CONFIG = AgentConfig(history=1, test_episodes=3, max_episode_steps=200, test_epsilon=0.9)
+CONFIG = AgentConfig(history=1, max_episode_steps=200, test_epsilon=0.9)
+EPISODES = dict.fromkeys(GAMES, 3)
+
+
+def make() -> Evaluation:
+    return Evaluation(CONFIG, seed=0)
 
 
 def context_zero(game: str) -> Recognize:
     return lambda frame: 0
 
 
-def test_every_game_has_its_episodes() -> None:
-    scores = Evaluation(GAMES, CONFIG, seed=0).scores(make_agent(), context_zero, segments=0)
-    assert list(scores) == GAMES
-    assert all(len(values) == 3 for values in scores.values())
+def test_every_game_has_its_own_number_of_episodes() -> None:
+    scores = make().scores(make_agent(), context_zero, episodes={GAMES[0]: 3, GAMES[1]: 5}, test=0)
+    assert {game: len(values) for game, values in scores.items()} == {GAMES[0]: 3, GAMES[1]: 5}
 
 
-def test_scores_depend_on_the_seed_and_the_segment_alone(tmp_path: Path) -> None:
-    agent, made = make_agent(), Evaluation(GAMES, CONFIG, seed=0)
-    first = made.scores(agent, context_zero, segments=1)
-    other = made.scores(agent, context_zero, segments=2)
-    assert made.scores(agent, context_zero, segments=1, clips_in=tmp_path) == first
-    assert Evaluation(GAMES, CONFIG, seed=0).scores(agent, context_zero, segments=1) == first
+def test_scores_depend_on_the_seed_and_the_number_of_the_test_alone(tmp_path: Path) -> None:
+    agent, made = make_agent(), make()
+    first = made.scores(agent, context_zero, episodes=EPISODES, test=1)
+    other = made.scores(agent, context_zero, episodes=dict.fromkeys(GAMES, 4), test=2)
+    again = made.scores(agent, context_zero, episodes=EPISODES, test=1, clips_in=tmp_path)
+    fresh = make().scores(agent, context_zero, episodes=EPISODES, test=1)
+    assert again == fresh == first
     assert other != first
 
 
-def test_each_game_is_recognized_in_its_own_way() -> None:
+def test_each_episode_is_recognized_in_its_own_way() -> None:
     agent, asked = make_agent(), []
     agent.add_context()
 
@@ -43,14 +48,13 @@ def test_each_game_is_recognized_in_its_own_way() -> None:
         asked.append(game)
         return lambda frame: GAMES.index(game)
 
-    Evaluation(GAMES, CONFIG, seed=0).scores(agent, recognize_in, segments=0)
-    assert asked == GAMES
+    make().scores(agent, recognize_in, episodes=EPISODES, test=0)
+    assert asked == [game for game in GAMES for _ in range(3)]
     assert agent.context == 0
 
 
 def test_clips_are_stored_if_wanted(tmp_path: Path) -> None:
-    made = Evaluation(GAMES, CONFIG, seed=0)
-    made.scores(make_agent(), context_zero, segments=0, clips_in=tmp_path)
+    make().scores(make_agent(), context_zero, episodes=EPISODES, test=0, clips_in=tmp_path)
     names = sorted(file.name for file in (tmp_path / "clips").iterdir())
     assert names == ["minatar-asterix.npz", "minatar-seaquest.npz"]
     assert np.load(tmp_path / "clips" / names[0])["frames"].shape[1:] == (10, 10)
@@ -64,7 +68,8 @@ def test_games_are_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return make_game(name, size, max_episode_steps)
 
     monkeypatch.setattr(evaluation, "make_game", counted)
-    made = Evaluation(GAMES, CONFIG, seed=0)
-    for segments in range(2):
-        made.scores(make_agent(), context_zero, segments=segments)
-    assert loaded == [game for game in GAMES for _ in range(3)]
+    made = make()
+    for test, count in enumerate((2, 3, 1)):
+        episodes = dict.fromkeys(GAMES, count)
+        made.scores(make_agent(), context_zero, episodes=episodes, test=test)
+    assert {game: loaded.count(game) for game in GAMES} == dict.fromkeys(GAMES, 3)

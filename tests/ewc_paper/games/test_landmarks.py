@@ -57,20 +57,38 @@ def test_drift_is_measured_in_the_context_of_the_landmark() -> None:
 def test_a_game_left_again_has_the_landmark_of_the_last_time() -> None:
     agent, landmarks, replay = make_agent(optimizer="adam", lr=1e-2), Landmarks(), make_replay()
     assert landmarks.drift(agent) == {}
-    landmarks.store("Pong", agent, replay)
-    landmarks.store("Boxing", agent, replay)
+    landmarks.store("Pong", agent, replay, 0)
+    landmarks.store("Boxing", agent, replay, 0)
     for seed in range(20):
         agent.learn(make_transitions(seed))
-    landmarks.store("Pong", agent, replay)
+    landmarks.store("Pong", agent, replay, 0)
     drift = landmarks.drift(agent)
     assert list(drift) == ["Pong", "Boxing"]
     assert drift["Pong"] == (1.0, 0.0)
     assert drift["Boxing"].regret > 0
 
 
+def test_states_are_valued_in_the_context_that_their_replay_memory_belongs_to() -> None:
+    agent, landmarks, replay = make_agent(), Landmarks(), make_replay()
+    agent.enter(1)
+    with torch.no_grad():
+        for bias in agent.network.contexts[1].biases:
+            bias.normal_(generator=torch.Generator().manual_seed(0))
+    agent.enter(0)  # another context than the one of the replay memory
+    landmarks.store("Pong", agent, replay, 1)
+    assert agent.context == 0
+    stored = landmarks.state_dict()["Pong"]
+    assert stored["context"] == 1
+    agent.act_in(1)
+    assert torch.equal(stored["values"], agent.action_values(stored["states"]))
+    agent.act_in(0)
+    assert not torch.allclose(stored["values"], agent.action_values(stored["states"]))
+    assert landmarks.drift(agent)["Pong"] == (1.0, 0.0)
+
+
 def test_the_state_holds_all_landmarks() -> None:
     agent, landmarks, again = make_agent(), Landmarks(), Landmarks()
-    landmarks.store("Pong", agent, make_replay())
+    landmarks.store("Pong", agent, make_replay(), 0)
     again.load_state_dict(landmarks.state_dict())
     assert again.drift(agent) == landmarks.drift(agent)
     assert len(again.state_dict()["Pong"]["states"]) == LANDMARK_STATES

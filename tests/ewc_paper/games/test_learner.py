@@ -44,6 +44,7 @@ SMALL: dict[str, Any] = {
     "fisher_batches": 3,
     "segment_steps": 400,
     "test_episodes": 2,
+    "table_episodes": 2,
     "max_episode_steps": 200,
     "report_every": 100,
     "levels": 2,

@@ -17,7 +17,7 @@ from ewc_paper.games.scores import normalized
 from ewc_paper.games.segment_clock import SegmentClock
 
 BREAKOUT, INVADERS = "minatar/breakout", "minatar/space_invaders"
-CONFIG = AgentConfig(history=1, test_episodes=2, max_episode_steps=10)
+CONFIG = AgentConfig(history=1, test_episodes=2, table_episodes=4, max_episode_steps=10)
 
 
 def make(agent: Agent | None = None) -> tuple[SegmentClock, Measurements]:
@@ -30,9 +30,9 @@ def context_zero(game: str) -> Recognize:
     return lambda frame: 0
 
 
-def make_replay() -> Replay:
+def make_replay(seed: int = 0) -> Replay:
     replay, flags = Replay(100, 1, STATE_SHAPE, history=1), np.zeros(1, bool)
-    for state in make_transitions(count=20).states:
+    for state in make_transitions(seed, count=20).states:
         actions, rewards = np.zeros(1, np.int64), np.zeros(1, np.float32)
         replay.append(ReplayRow(state[None], actions, rewards, flags, flags, flags))
     return replay
@@ -108,16 +108,57 @@ def test_a_test_has_the_scores_of_all_games_and_the_drift_on_those_left() -> Non
     assert measurements.tests == 1
     clock.tick()
     clock.tick()
-    measurements.store_landmark(make_replay())
+    measurements.statistics.count(0, 8, [], epsilon=0.5)
+    measurements.store_landmark({0: make_replay()})
     clock.next_segment()
     row = measurements.test(context_zero)
     assert (row["step"], row["segment"], row["game"]) == (8, 1, BREAKOUT)
     assert row["steps_in"] == {BREAKOUT: 8, INVADERS: 0}
     assert (row["agreement"], row["regret"]) == ({BREAKOUT: 1.0}, {BREAKOUT: 0.0})
     for game, scores in row["scores"].items():
-        assert len(scores) == 2
+        assert len(scores) == (4 if game == BREAKOUT else 2)
         assert row["normalized"][game] == pytest.approx(normalized(game, np.mean(scores)))
     assert json.dumps(row)
+
+
+def test_a_landmark_is_of_the_context_that_most_of_the_segment_was_played_in() -> None:
+    """The last window of a segment may be recognized as another game."""
+    agent = make_agent()
+    agent.enter(1)
+    _, measurements = make(agent)
+    for context, steps in ((1, 8), (0, 80), (2, 800), (1, 8)):  # 2 has no replay memory
+        measurements.statistics.count(context, steps, [], epsilon=0.5)
+    own, other = make_replay(), make_replay(seed=1)
+    measurements.store_landmark({0: own, 1: other})
+    (landmark,) = measurements.state_dict()["landmarks"].values()
+    assert landmark["context"] == 0
+    assert np.array_equal(landmark["states"], own.spread_states(len(landmark["states"])))
+    measurements.statistics.count(1, 8, [], epsilon=0.5)  # in the next segment
+    measurements.store_landmark({0: own, 1: other})
+    (landmark,) = measurements.state_dict()["landmarks"].values()
+    assert landmark["context"] == 1
+
+
+def test_a_segment_without_a_replay_memory_has_no_landmark() -> None:
+    _, measurements = make()
+    measurements.statistics.count(3, 8, [], epsilon=0.5)
+    measurements.store_landmark({})
+    assert measurements.state_dict()["landmarks"] == {}
+
+
+def test_more_episodes_are_played_where_a_table_needs_them() -> None:
+    """Of the game just left, of one about to return, and of all at the end."""
+    rotated = f"{BREAKOUT}:rotate90"
+    schedule = [rotated, BREAKOUT, INVADERS, rotated, BREAKOUT]
+    clock, agent = SegmentClock(schedule, segment_steps=8, copies=4), make_agent()
+    games = [BREAKOUT, INVADERS, rotated]
+    measurements = Measurements(clock, agent, games, CONFIG, seed=0)
+    counts = []
+    for _ in range(len(schedule) + 1):
+        scores = measurements.test(context_zero)["scores"]
+        counts.append([len(scores[game]) for game in games])
+        clock.next_segment()
+    assert counts == [[2, 2, 2], [2, 2, 4], [4, 2, 2], [2, 4, 4], [4, 2, 4], [4, 4, 4]]
 
 
 def test_landmarks_and_tests_use_the_average_of_the_parameters() -> None:
@@ -125,7 +166,8 @@ def test_landmarks_and_tests_use_the_average_of_the_parameters() -> None:
     _, measurements = make(agent)
     for seed in range(20):
         agent.learn(make_transitions(seed))
-    measurements.store_landmark(make_replay())
+    measurements.statistics.count(0, 8, [], epsilon=0.5)
+    measurements.store_landmark({0: make_replay()})
     assert measurements.test(context_zero)["regret"] == {BREAKOUT: 0.0}
     agent.adopt_average()  # what the landmark was stored with
     assert measurements.test(context_zero)["regret"] == {BREAKOUT: 0.0}
@@ -134,7 +176,8 @@ def test_landmarks_and_tests_use_the_average_of_the_parameters() -> None:
 def test_landmarks_and_the_number_of_tests_are_part_of_the_state() -> None:
     agent = make_agent(optimizer="adam", lr=1e-2)
     (_, first), (_, second) = make(agent), make(agent)
-    first.store_landmark(make_replay())
+    first.statistics.count(0, 8, [], epsilon=0.5)
+    first.store_landmark({0: make_replay()})
     first.test(context_zero)
     for seed in range(20):
         agent.learn(make_transitions(seed))

@@ -27,6 +27,15 @@ def test_a_row_has_the_means_since_the_last_one() -> None:
     }
 
 
+def test_a_segment_has_the_contexts_that_it_was_played_in_the_most_frequent_first() -> None:
+    statistics = TrainingStatistics()
+    for context, steps in ((3, 4), (1, 8), (2, 6), (3, 1)):
+        statistics.count(context, steps, [], epsilon=0.5)
+        statistics.take()  # rows of training do not end a segment
+    assert statistics.end_segment() == [1, 2, 3]
+    assert statistics.end_segment() == []
+
+
 def test_the_state_is_plain_and_continues_in_another() -> None:
     first, second = TrainingStatistics(), TrainingStatistics()
     first.count(2, 4, [1.0], epsilon=0.5)

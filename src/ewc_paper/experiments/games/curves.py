@@ -12,9 +12,11 @@ from ewc_paper.experiments.games.data import (
     Network,
     ceiling,
     continual_networks,
+    curves,
     score_curve,
-    total_curves,
+    total,
 )
+from ewc_paper.experiments.games.skill import References, defined, skills, total_or_nan
 from ewc_paper.figures.names import ARM_LABELS, game_name
 from ewc_paper.figures.seeds import plot_band
 from ewc_paper.figures.style import (
@@ -26,7 +28,7 @@ from ewc_paper.figures.style import (
     tidy,
     use_short_numbers,
 )
-from ewc_paper.games.arms import PROTECTED
+from ewc_paper.games.arms import PROTECTED, RANDOM, SINGLE
 
 
 def draw_schedule(networks: Sequence[Network], file: Path) -> Path:
@@ -53,24 +55,54 @@ def draw_schedule(networks: Sequence[Network], file: Path) -> Path:
     return save(ax, file)
 
 
-def draw_totals(networks: Sequence[Network], file: Path) -> Path:
-    """Draw the total normalized score over training, with one network per game as ceiling."""
-    ax = axes(6.4, 3.8)
+def draw_totals(networks: Sequence[Network], references: References, file: Path) -> Path:
+    """Draw the total skill over training and beside it the total normalized score.
+
+    One network per game is the ceiling of both. Without skill, the second panel stands alone.
+    """
+    panels = ([_plot_skills] if references.complete else []) + [_plot_normalized]
+    figure, grid = plt.subplots(
+        1, len(panels), figsize=(1.6 + 4.8 * len(panels), 3.8), layout="constrained", squeeze=False
+    )
+    learners = next(iter(continual_networks(networks).values()))
+    for ax, plot in zip(grid.flat, panels, strict=True):
+        plot(tidy(ax), networks, references)
+        _mark_segments(ax, learners[0])
+        top = 1.03 * len(learners[0].games)  # a marker at the highest total is drawn whole
+        ax.set_ylim(bottom=min(0, ax.get_ylim()[0]), top=top)
+        use_short_numbers(ax)
+    figure.supxlabel("agent steps; tested on all games after each segment", fontsize=10)
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    columns = 2 if len(panels) == 1 else 4
+    figure.legend(handles, labels, loc="outside upper left", frameon=False, ncols=columns)
+    return save(grid[0, 0], file)
+
+
+def _plot_skills(ax: Axes, networks: Sequence[Network], references: References) -> None:
+    """Plot the total skill; a network per game has 1 in each game trained so far."""
     arms = continual_networks(networks)
     learners = next(iter(arms.values()))
     for arm in _arms(networks):
-        if arm == "single":
+        if arm == SINGLE:
+            most = curves(learners, lambda one, test: len(defined(skills(one, test, references))))
+            plot_band(ax, *most, label=ARM_LABELS[arm], **line_style(arm))
+        elif arm in arms:
+            found = curves(arms[arm], lambda one, test: total_or_nan(one, test, references))
+            plot_band(ax, *found, label=ARM_LABELS[arm], **marker_style(arm))
+    ax.set_ylabel(f"total skill in {len(learners[0].games)} games")
+
+
+def _plot_normalized(ax: Axes, networks: Sequence[Network], references: References) -> None:
+    """Plot the total normalized score, as in the paper."""
+    arms = continual_networks(networks)
+    learners = next(iter(arms.values()))
+    for arm in _arms(networks):
+        if arm == SINGLE:
             _plot_ceiling(ax, networks, learners)
-        else:
-            plot_band(ax, *total_curves(arms[arm]), label=ARM_LABELS[arm], **marker_style(arm))
-    _mark_segments(ax, learners[0])
-    top = 1.03 * len(learners[0].games)  # a marker at the highest total is drawn whole
-    ax.set_ylim(bottom=min(0, ax.get_ylim()[0]), top=top)
-    use_short_numbers(ax)
-    ax.set_xlabel("agent steps; tested on all games after each segment")
+        elif arm in arms:
+            found = curves(arms[arm], lambda one, test: total(one.tests[test]))
+            plot_band(ax, *found, label=ARM_LABELS[arm], **marker_style(arm))
     ax.set_ylabel(f"total normalized score of {len(learners[0].games)} games")
-    ax.legend(frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
-    return save(ax, file)
 
 
 def _arms(networks: Sequence[Network]) -> list[str]:
@@ -93,7 +125,10 @@ def _mark_segments(ax: Axes, network: Network) -> None:
 
 
 def draw_by_game(networks: Sequence[Network], file: Path) -> Path:
-    """Draw each game's raw score over the steps in it; a vertical drop is what was forgotten."""
+    """Draw each game's raw score over the steps in it; a vertical drop is what was forgotten.
+
+    Skill is the height between the lines of the random player and of the game's own network.
+    """
     games, arms = sorted({game for one in networks for game in one.games}), _arms(networks)
     columns = min(len(games), 4)
     rows = -(-len(games) // columns)
@@ -106,10 +141,12 @@ def draw_by_game(networks: Sequence[Network], file: Path) -> Path:
     )
     for ax, game in zip(grid.flat, games, strict=False):
         for arm in arms:
-            curves = [
-                score_curve(one, game) for one in networks if one.arm == arm and game in one.games
-            ]
-            _plot_curves(ax, arm, curves)
+            playing = [one for one in networks if one.arm == arm and game in one.games]
+            if arm == RANDOM and playing:
+                scores = [one.tests[0]["scores"][game] for one in playing]
+                ax.axhline(float(np.mean(np.concatenate(scores))), **line_style(arm))
+            else:
+                _plot_scores(ax, arm, [score_curve(one, game) for one in playing])
         tidy(ax).set_title(game_name(game), fontsize=9)
         use_short_numbers(ax)
         ax.tick_params(labelsize=8)
@@ -129,10 +166,10 @@ def draw_by_game(networks: Sequence[Network], file: Path) -> Path:
     return save(grid[0, 0], file)
 
 
-def _plot_curves(ax: Axes, arm: str, curves: list[tuple[list[float], list[float]]]) -> None:
-    if not curves:
+def _plot_scores(ax: Axes, arm: str, scores: list[tuple[list[float], list[float]]]) -> None:
+    if not scores:
         return
-    reached = min(len(steps) for steps, _ in curves)
-    steps = np.mean([steps[:reached] for steps, _ in curves], axis=0)
-    values = [values[:reached] for _, values in curves]
+    reached = min(len(steps) for steps, _ in scores)
+    steps = np.mean([steps[:reached] for steps, _ in scores], axis=0)
+    values = [values[:reached] for _, values in scores]
     plot_band(ax, steps.tolist(), values, **line_style(arm))

@@ -2,11 +2,11 @@
 
 A network is tested on all its games before training and after each segment of its schedule, so
 `tests[k]` was measured after k segments. A normalized score is 0 for a random player and 1 for the
-reference (`games.scores`).
+reference (`games.scores`). Skill, which the run measures itself, is in `skill`.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from ewc_paper.figures.names import ARM_LABELS, in_order
+from ewc_paper.games.arms import ALONE
 from ewc_paper.runs.directory import MetricsRow, RunDirectory
 
-MIN_LEARNED = 0.05  # a game whose normalized score rose by less was not learned
+# When a game is looked at: after its first visit, before its second one, and after all segments.
+MOMENTS = FIRST, BEFORE_SECOND, END = "first visit", "before 2nd", "at the end"
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ class Revisit:
     """How a game is played just before it is trained again, compared with when it was last left."""
 
     game: str
-    kept: float | None  # fraction of what had been learned; None if nothing had
+    left: int  # number of the test after it was left
+    back: int  # number of the test before it is trained again
     agreement: float | None  # fraction of states in which the greedy action is the same
     regret: float | None  # mean stored value lost by the greedy actions that have changed
 
@@ -70,13 +73,13 @@ def continual_networks(networks: Sequence[Network]) -> dict[str, list[Network]]:
     """Return the networks that learn all games one after another, by arm."""
     arms: dict[str, list[Network]] = defaultdict(list)
     for network in networks:
-        if network.arm != "single":
+        if network.arm not in ALONE:
             arms[network.arm].append(network)
     return dict(arms)
 
 
 def clipped_total(scores: Iterable[float]) -> float:
-    """Sum normalized scores, one per game, each clipped at 1 from above."""
+    """Sum normalized scores or skills, one per game, each clipped at 1 from above."""
     return sum(min(1.0, float(score)) for score in scores)
 
 
@@ -85,11 +88,18 @@ def total(test: MetricsRow) -> float:
     return clipped_total(test["normalized"].values())
 
 
-def total_curves(networks: Sequence[Network]) -> tuple[list[float], list[list[float]]]:
-    """Return the agent steps of the tests that all networks have reached, and all their totals."""
+def curves(
+    networks: Sequence[Network], measure: Callable[[Network, int], float]
+) -> tuple[list[float], list[list[float]]]:
+    """Return the agent steps of the tests that all networks have reached, and a measure of each.
+
+    Args:
+        networks: the networks of an arm.
+        measure: takes a network and the number of a test.
+    """
     reached = min(len(network.tests) for network in networks)
     steps = np.mean([[test["step"] for test in one.tests[:reached]] for one in networks], axis=0)
-    return steps.tolist(), [[total(test) for test in one.tests[:reached]] for one in networks]
+    return steps.tolist(), [[measure(one, test) for test in range(reached)] for one in networks]
 
 
 def ceiling(networks: Sequence[Network], learner: Network) -> list[float] | None:
@@ -111,30 +121,6 @@ def ceiling(networks: Sequence[Network], learner: Network) -> list[float] | None
     return totals
 
 
-def total_learned(networks: Sequence[Network], learner: Network) -> float | None:
-    """Return how much was learned by the end, relative to one network per game.
-
-    A game counts 0 if it is played as before training, and 1 if it is played as by a network that
-    learned it alone; this is clipped at 1 and summed over the games, like the total score. If
-    episodes are cut short, human scores are out of reach, and this measure tells more. None if a
-    network has not finished, or if a game was not learned even alone.
-    """
-    if not learner.finished:
-        return None
-    singles = _single_networks(networks, learner.seed)
-    learned: list[float] = []
-    for game in learner.games:
-        single = singles.get(game)
-        if single is None or not single.finished:
-            return None
-        start, end = (single.tests[place]["normalized"][game] for place in (0, -1))
-        if end - start < MIN_LEARNED:
-            return None
-        now = learner.tests[-1]["normalized"][game]
-        learned.append(float(now - start) / (end - start))
-    return clipped_total(learned)
-
-
 def _single_networks(networks: Sequence[Network], seed: int) -> dict[str, Network]:
     """Return the networks of this seed that learned one game alone, by game."""
     return {one.games[0]: one for one in networks if one.arm == "single" and one.seed == seed}
@@ -142,8 +128,13 @@ def _single_networks(networks: Sequence[Network], seed: int) -> dict[str, Networ
 
 def second_half_total(network: Network) -> float | None:
     """Return the mean total of the tests after segments in the second half of the schedule."""
-    later = [total(test) for test in network.tests if 2 * test["segment"] > len(network.schedule)]
+    later = [total(network.tests[test]) for test in later_tests(network)]
     return float(np.mean(later)) if later else None
+
+
+def later_tests(network: Network) -> list[int]:
+    """Return the numbers of the tests after segments in the second half of the schedule."""
+    return [test for test in range(len(network.tests)) if 2 * test > len(network.schedule)]
 
 
 def revisits(network: Network) -> list[Revisit]:
@@ -153,11 +144,20 @@ def revisits(network: Network) -> list[Revisit]:
         earlier = [place for place in range(segment) if network.schedule[place] == game]
         if not earlier or earlier[-1] == segment - 1:
             continue
-        left, back = tests[earlier[-1] + 1], tests[segment]
-        start, had, has = (test["normalized"][game] for test in (tests[0], left, back))
-        kept = (has - start) / (had - start) if had - start >= MIN_LEARNED else None
-        found.append(Revisit(game, kept, back["agreement"].get(game), back["regret"].get(game)))
+        agreement, regret = (tests[segment][name].get(game) for name in ("agreement", "regret"))
+        found.append(Revisit(game, earlier[-1] + 1, segment, agreement, regret))
     return found
+
+
+def moments(network: Network, game: str) -> dict[str, int]:
+    """Return the number of the test at each of `MOMENTS`, without those that were not reached."""
+    visits = [segment for segment, trained in enumerate(network.schedule) if trained == game]
+    tests = {
+        FIRST: [visit + 1 for visit in visits[:1]],
+        BEFORE_SECOND: visits[1:2],
+        END: [len(network.schedule)],
+    }
+    return {name: test for name in MOMENTS for test in tests[name] if test < len(network.tests)}
 
 
 def score_curve(network: Network, game: str) -> tuple[list[float], list[float]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import ClassVar
 
 import numpy as np
@@ -18,9 +19,10 @@ from ewc_paper.experiments.playing import (
     check_one_world,
     make_part,
 )
-from ewc_paper.games.arms import ARMS, SINGLE
+from ewc_paper.games.arms import ALONE, ARMS, RANDOM
 from ewc_paper.games.config import RECOGNIZER, AgentConfig
 from ewc_paper.games.learner import make_continual
+from ewc_paper.games.random_player import make_random
 from ewc_paper.games.schedule import segments
 from ewc_paper.games.worlds.game import file_name
 from ewc_paper.options import option
@@ -53,6 +55,7 @@ POOL = (
     "StarGunner",
     "VideoPinball",
 )
+GATED = ("plain", "ewc-gates-labels", "ewc-gates-fmn", "single", "random")  # in small networks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +67,7 @@ class Games(Playing, AgentConfig):
         "quick": {
             **MINATAR,
             **MINATAR_TASKS,
+            "arms": GATED,
             "games": ("minatar/breakout", "minatar/space_invaders:rotate90"),
             "segment_steps": 5_000,
             "epsilon_end": 3_000,
@@ -72,6 +76,7 @@ class Games(Playing, AgentConfig):
         "laptop": {
             **MINATAR,
             **MINATAR_TASKS,
+            "arms": GATED,
             "games": (
                 "minatar/breakout",
                 "minatar/space_invaders:rotate90,actions1,channels1",
@@ -84,9 +89,9 @@ class Games(Playing, AgentConfig):
         "atari-small": {
             **ATARI_SMALL,
             **ATARI_SMALL_TASKS,
+            "arms": GATED,
             "games": ("CrazyClimber", "Krull", "UpNDown"),
             "segment_steps": 24_000,
-            "test_episodes": 30,  # Krull's scores have a standard deviation of some 700
             "seeds": 2,
         },
         # Ten segments of 5 million frames per game: 50 million, what the pool is chosen by.
@@ -114,7 +119,7 @@ class Games(Playing, AgentConfig):
     arms: tuple[str, ...] = option(
         tuple(name for name, arm in ARMS.items() if not arm.gated),
         "what is compared: plain training, EWC told the game or recognizing it (fmn), with or "
-        "without gates, one network per game",
+        "without gates, one network per game, a random player",
         choices=tuple(ARMS),
         common=True,
     )
@@ -131,23 +136,24 @@ class Games(Playing, AgentConfig):
         if any(ARMS[arm].recognizes for arm in self.arms) and self.window > self.rows_per_segment:
             raise RunError(
                 f"--window must be at most {self.rows_per_segment}, the observations of a segment, "
-                f"for the arm ewc-fmn; got {self.window}"
+                f"for arms that recognize games; got {self.window}"
             )
 
     def _parts(self) -> Iterator[Part]:
         sets = [self._drawn(number) for number in range(self.sets)]
-        together = [arm for arm in self.arms if arm != SINGLE]
+        together = [arm for arm in self.arms if arm not in ALONE]
         for number, games in enumerate(sets):
             label = f"set{number}-" if self.sets > 1 else ""
             for seed in self.all_seeds:
                 schedule = segments(games, self.visits, derive_seed(seed, "schedule", number))
                 for arm in together:
                     yield self._part(f"{arm}-{label}seed{seed}", arm, seed, games, schedule)
-        if SINGLE in self.arms:
-            for game in sorted({game for games in sets for game in games}, key=self.games.index):
-                for seed in self.all_seeds:
-                    name = f"{SINGLE}-{file_name(game)}-seed{seed}"
-                    yield self._part(name, SINGLE, seed, [game], [game] * self.visits)
+        drawn = sorted({game for games in sets for game in games}, key=self.games.index)
+        for arm in (arm for arm in ALONE if arm in self.arms):
+            visits = 0 if arm == RANDOM else self.visits
+            for game, seed in product(drawn, self.all_seeds):
+                name = f"{arm}-{file_name(game)}-seed{seed}"
+                yield self._part(name, arm, seed, [game], [game] * visits)
 
     def _drawn(self, number: int) -> list[str]:
         """The games of a set, in the order of the pool."""
@@ -161,4 +167,4 @@ class Games(Playing, AgentConfig):
         self, name: str, arm: str, seed: int, games: Sequence[str], schedule: Sequence[str]
     ) -> Part:
         config = self.part_config(arm, seed, games, schedule)
-        return make_part(name, config, make_continual)
+        return make_part(name, config, make_random if arm == RANDOM else make_continual)

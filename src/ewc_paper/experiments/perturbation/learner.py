@@ -76,7 +76,8 @@ class NoiseLearner(ContinualLearner):
             episodes = play_episodes(
                 self.agent,
                 copies,
-                lambda frame: context,
+                [lambda frame: context] * len(copies),
+                history=config.history,
                 epsilon=config.test_epsilon,
                 seed=derive_seed(self.seed, "noise episodes"),
             )

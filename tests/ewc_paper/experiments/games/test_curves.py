@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
-from support.game_runs import STEPS, make_games, write_network
+from support.game_runs import STEPS, make_games, write_network, write_random_player
 
 from ewc_paper.experiments.games import curves
 from ewc_paper.experiments.games.data import read_networks
+from ewc_paper.experiments.games.skill import References
 from ewc_paper.figures.names import ARM_LABELS
 from ewc_paper.runs.directory import RunDirectory
 
@@ -46,7 +47,7 @@ def test_the_legend_looks_like_the_lines(tmp_path: Path, drawn: Any) -> None:
     curves.draw_by_game(read_networks(make_games(tmp_path)), tmp_path / "games.png")
     for ax in drawn.panels["games"]:
         assert [look(line) for line in ax.lines] == [look(line) for line in drawn.handles]
-    assert len({str(look(line)[1]) for line in drawn.handles}) == len(ARM_LABELS)
+    assert len({str(look(line)[1]) for line in drawn.handles}) == len(drawn.legends["games"])
 
 
 @pytest.mark.parametrize("arms", [("single", "ewc-fmn", "plain"), ("plain", "single", "ewc-fmn")])
@@ -58,6 +59,41 @@ def test_arms_are_in_the_order_given(arms: tuple[str, ...], tmp_path: Path, draw
             own = [name] if arm == "single" else GAMES
             write_network(run, f"{arm}-{name}", arm, 0, own, own, kept=0.5)
     names = [ARM_LABELS[arm] for arm in arms]
-    curves.draw_totals(read_networks(run), tmp_path / "total.png")
-    curves.draw_by_game(read_networks(run), tmp_path / "games.png")
+    networks = read_networks(run)
+    curves.draw_totals(networks, References(networks), tmp_path / "total.png")
+    curves.draw_by_game(networks, tmp_path / "games.png")
     assert drawn.legends == {"total": names, "games": names}
+
+
+def test_the_total_skill_is_drawn_beside_the_normalized_score(tmp_path: Path, drawn: Any) -> None:
+    networks = read_networks(make_games(tmp_path))
+    curves.draw_totals(networks, References(networks), tmp_path / "total.png")
+    skill, normalized = drawn.panels["total"]
+    assert "total skill in 2 games" in skill.get_ylabel()
+    assert "total normalized score" in normalized.get_ylabel()
+    plain = [0, (0.9 / 0.95 + 1) / 2]  # of seed 0; clipped at 1 with seed 1
+    assert skill.lines[0].get_ydata()[:2] == pytest.approx(plain)
+    assert normalized.lines[0].get_ydata()[:2] == pytest.approx([0, 0.95])
+    own = next(line for line in skill.lines if line.get_label() == ARM_LABELS["single"])
+    assert list(own.get_ydata()) == [0, 1, 2, 2, 2]  # games trained so far
+    assert drawn.legends["total"] == [label for arm, label in ARM_LABELS.items() if arm != "random"]
+
+
+def test_without_a_random_player_the_normalized_score_stands_alone(
+    tmp_path: Path, drawn: Any
+) -> None:
+    networks = [one for one in read_networks(make_games(tmp_path)) if one.arm != "random"]
+    curves.draw_totals(networks, References(networks), tmp_path / "total.png")
+    (ax,) = drawn.panels["total"]
+    assert "total normalized score" in ax.get_ylabel()
+
+
+def test_the_random_player_is_a_line_at_its_mean_score(tmp_path: Path, drawn: Any) -> None:
+    run = RunDirectory(tmp_path)
+    run.start({"experiment": "games"})
+    write_network(run, "plain", "plain", 0, ["Pong"], ["Pong"], kept=0.5)
+    write_random_player(run, "Pong", 0, [3.0])
+    write_random_player(run, "Pong", 1, [6.0, 6.0])  # every episode counts the same
+    curves.draw_by_game(read_networks(run), tmp_path / "games.png")
+    (ax,) = drawn.panels["games"]
+    assert set(ax.lines[-1].get_ydata()) == {5.0}

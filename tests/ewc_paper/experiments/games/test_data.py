@@ -3,21 +3,21 @@
 from pathlib import Path
 
 import pytest
-from support.game_runs import STEPS, make_games, write_network
+from support.game_runs import STEPS, make_games
 
 from ewc_paper.experiments.games.data import (
     ceiling,
     clipped_total,
     continual_networks,
+    curves,
+    later_tests,
+    moments,
     read_networks,
     revisits,
     score_curve,
     second_half_total,
     total,
-    total_curves,
-    total_learned,
 )
-from ewc_paper.runs.directory import RunDirectory
 
 GAMES = ["Pong", "CrazyClimber"]  # trained in the order Pong, Crazy Climber, Crazy Climber, Pong
 
@@ -42,10 +42,11 @@ def test_the_total_is_clipped_at_one_per_game_and_not_below() -> None:
 
 def test_totals_are_those_of_the_tests(tmp_path: Path) -> None:
     plain = [one for one in read_networks(make_games(tmp_path)) if one.arm == "plain"]
-    steps, values = total_curves(plain)
+    steps, values = curves(plain, lambda one, test: total(one.tests[test]))
     assert steps == [0, STEPS, 2 * STEPS, 3 * STEPS, 4 * STEPS]
     assert values[0] == pytest.approx([0, 0.9, 1.35, 0.9 * 1.25, 0.9 * 1.5])
     assert values[1] == pytest.approx([0, 1.0, 1.5, 1.25, 1.5])
+    assert later_tests(plain[0]) == [3, 4]
     assert second_half_total(plain[0]) == pytest.approx(0.9 * (1.25 + 1.5) / 2)
 
 
@@ -58,41 +59,19 @@ def test_the_ceiling_has_trained_each_game_as_long_as_the_schedule(tmp_path: Pat
 def test_a_game_returns_only_after_another_was_trained(tmp_path: Path) -> None:
     (pong,) = revisits(read_networks(make_games(tmp_path))[0])
     assert pong.game == "Pong"  # Crazy Climber came twice in a row
-    assert pong.kept == pytest.approx(0.25)  # two segments at one half each
+    assert (pong.left, pong.back) == (1, 3)
     assert (pong.agreement, pong.regret) == (0.5, 0.5)
 
 
-def test_what_is_kept_is_counted_from_the_untrained_network(tmp_path: Path) -> None:
-    """A score below a random player's, as in episodes that are cut short, can be kept too."""
-    (network,) = [
-        one for one in read_networks(make_games(tmp_path)) if one.arm == "plain" and one.seed == 0
-    ]
-    for test in network.tests:
-        test["normalized"] = {game: score - 2 for game, score in test["normalized"].items()}
-    (pong,) = revisits(network)
-    assert pong.kept == pytest.approx(0.25)
-
-
-def test_what_was_learned_counts_one_if_played_as_by_a_network_of_its_own(tmp_path: Path) -> None:
-    networks = read_networks(make_games(tmp_path))
-    (plain,) = [one for one in networks if one.arm == "plain" and one.seed == 0]
-    assert total_learned(networks, plain) == pytest.approx(0.9 / 0.95 + 0.45 / 0.95)
-    for test in plain.tests:
-        test["normalized"]["Pong"] += 1.0
-    assert total_learned(networks, plain) == pytest.approx(1 + 0.45 / 0.95)
-    assert total_learned([plain], plain) is None
-    for network in networks:
-        for test in network.tests:
-            test["normalized"] = dict.fromkeys(test["normalized"], 0.5)
-    assert total_learned(networks, plain) is None  # nobody has learned anything
-
-
-def test_a_game_that_was_not_learned_has_nothing_to_keep(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path)
-    run.start({"experiment": "games"})
-    write_network(run, "plain", "plain", 0, GAMES, ["Pong", "CrazyClimber", "Pong"], 1.0, 0.01)
-    (found,) = revisits(read_networks(run)[0])
-    assert found.kept is None
+def test_a_game_is_looked_at_after_its_first_visit_before_its_second_and_at_the_end(
+    tmp_path: Path,
+) -> None:
+    network = read_networks(make_games(tmp_path))[0]
+    assert moments(network, "Pong") == {"first visit": 1, "before 2nd": 3, "at the end": 4}
+    assert moments(network, "CrazyClimber") == {"first visit": 2, "before 2nd": 2, "at the end": 4}
+    del network.tests[3:]
+    assert moments(network, "Pong") == {"first visit": 1}
+    assert moments(network, "Krull") == {}
 
 
 def test_forgetting_is_a_drop_at_equal_steps_in_the_game(tmp_path: Path) -> None:

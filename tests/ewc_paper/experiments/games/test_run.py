@@ -16,6 +16,7 @@ from ewc_paper.experiments.games.data import read_networks
 from ewc_paper.experiments.games.run import POOL, Games
 from ewc_paper.experiments.view import view_of
 from ewc_paper.games.config import RECOGNIZER, AgentConfig
+from ewc_paper.games.random_player import RandomMeasurement
 from ewc_paper.games.replay import Replay
 from ewc_paper.games.scores import ATARI_SCORES
 from ewc_paper.options import flag
@@ -68,6 +69,15 @@ def test_the_ceiling_plays_each_game_as_long_as_the_schedule_does() -> None:
     assert single["games"] == ["minatar/breakout:rotate90"]
     assert single["schedule"] == ["minatar/breakout:rotate90"] * 3
     assert parts["plain-seed0"].config["schedule"].count("minatar/breakout:rotate90") == 3
+
+
+def test_a_random_player_of_each_game_and_seed_learns_nothing_and_needs_no_disk() -> None:
+    parts = [one for one in by_name(seeds=2).values() if one.config["arm"] == "random"]
+    games = {(tuple(part.config["games"]), part.config["seed"]) for part in parts}
+    assert len(games) == len(parts) == 4 * 2
+    assert all(part.config["schedule"] == [] and part.disk_bytes == 0 for part in parts)
+    assert all(isinstance(part.make(part.config), RandomMeasurement) for part in parts)
+    assert not any(name.startswith("random") for name in by_name(arms=("plain", "single")))
 
 
 def test_the_disk_that_replay_memories_take_is_known_beforehand(tmp_path: Path) -> None:
@@ -124,6 +134,7 @@ TINY = {
     "min_visit": 0,
     "segment_steps": 32,
     "test_episodes": 1,
+    "table_episodes": 1,
     "report_every": 16,
     "visits": 2,
 }
@@ -140,11 +151,12 @@ def test_the_paper_preset_runs_from_end_to_end_with_tiny_counts(tmp_path: Path) 
         directory.start(part.config)
         carry_on(part.make(part.config), directory)
     arms = {one.arm for one in read_networks(run)}
-    assert arms == {"plain", "ewc-labels", "ewc-fmn", "single"}
+    assert arms == {"plain", "ewc-labels", "ewc-fmn", "single", "random"}
     for network in read_networks(run):
         assert [test["segment"] for test in network.tests] == list(range(len(network.schedule) + 1))
         assert network.tests[-1]["step"] == 32 * len(network.schedule)
-        assert {len(scores) for scores in network.tests[-1]["scores"].values()} == {1}
+        count = 100 if network.arm == "random" else 1
+        assert {len(scores) for scores in network.tests[-1]["scores"].values()} == {count}
     wells = [row["wells"] for row in run.part("ewc-labels-seed0").rows() if "wells" in row]
     assert wells == [1, 2, 2]  # dug at each of three switches; the third is of a game that returned
     assert len(view_of(run).table(run).columns) == 1 + 4

@@ -21,6 +21,7 @@ TINY = {
     "fisher_batches": 3,
     "segment_steps": 400,
     "test_episodes": 2,
+    "table_episodes": 2,
     "noise_episodes": 3,
     "scales": (0.01, 3.0),
 }

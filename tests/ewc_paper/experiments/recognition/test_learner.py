@@ -52,7 +52,13 @@ def timeless(row: dict[str, Any]) -> dict[str, Any]:
 def agents(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of `games` with one network per game, hardly trained."""
     path = tmp_path_factory.mktemp("games")
-    tiny = {"segment_steps": 64, "test_episodes": 1, "visits": 1, "max_episode_steps": 20}
+    tiny = {
+        "segment_steps": 64,
+        "test_episodes": 1,
+        "table_episodes": 1,
+        "visits": 1,
+        "max_episode_steps": 20,
+    }
     config = Games.preset("quick", games=TINY["games"], arms=("single",), **tiny)
     for part in config.parts():
         directory = RunDirectory(path).part(part.name)
