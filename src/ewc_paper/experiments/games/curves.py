@@ -90,6 +90,12 @@ def _plot_skills(ax: Axes, networks: Sequence[Network], references: References) 
             found = curves(arms[arm], lambda one, test: total_or_nan(one, test, references))
             plot_band(ax, *found, label=ARM_LABELS[arm], **marker_style(arm))
     ax.set_ylabel(f"total skill in {len(learners[0].games)} games")
+    ends = [skills(one, len(one.schedule), references) for one in learners if one.finished]
+    missing = sum(len(end) - len(defined(end)) for end in ends)
+    if missing:
+        everything = sum(len(end) for end in ends)
+        text = f"{missing} of {everything} left out at the end: not learned even alone"
+        ax.set_title(text, fontsize=9, loc="left")
 
 
 def _plot_normalized(ax: Axes, networks: Sequence[Network], references: References) -> None:

@@ -74,9 +74,20 @@ def test_the_total_skill_is_drawn_beside_the_normalized_score(tmp_path: Path, dr
     plain = [0, (0.9 / 0.95 + 1) / 2]  # of seed 0; clipped at 1 with seed 1
     assert skill.lines[0].get_ydata()[:2] == pytest.approx(plain)
     assert normalized.lines[0].get_ydata()[:2] == pytest.approx([0, 0.95])
+    assert not skill.get_title(loc="left")
     own = next(line for line in skill.lines if line.get_label() == ARM_LABELS["single"])
     assert list(own.get_ydata()) == [0, 1, 2, 2, 2]  # games trained so far
     assert drawn.legends["total"] == [label for arm, label in ARM_LABELS.items() if arm != "random"]
+
+
+def test_the_figure_says_how_many_games_are_left_out(tmp_path: Path, drawn: Any) -> None:
+    networks = read_networks(make_games(tmp_path))
+    for one in networks:
+        if (one.arm, one.games) == ("single", ["Pong"]):
+            one.tests[2]["scores"]["Pong"] = [-1.0, 1.0]
+    curves.draw_totals(networks, References(networks), tmp_path / "total.png")
+    skill, _ = drawn.panels["total"]
+    assert skill.get_title(loc="left").startswith("2 of 4 left out at the end")
 
 
 def test_without_a_random_player_the_normalized_score_stands_alone(
