@@ -109,6 +109,9 @@ def write_clip(run: RunDirectory, name: str, game: str, length: int, side: int =
     np.savez_compressed(folder / f"{game}.npz", frames=frames)
 
 
+ARMS = ("plain", "ewc-labels", "ewc-fmn", "single", "random")  # of `make_games`
+
+
 def make_games(path: Path) -> RunDirectory:
     """Two games in the order A B B A, two seeds.
 

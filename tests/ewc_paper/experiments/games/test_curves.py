@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
-from support.game_runs import STEPS, make_games, write_network, write_random_player
+from support.game_runs import ARMS, STEPS, make_games, write_network, write_random_player
 
 from ewc_paper.experiments.games import curves
 from ewc_paper.experiments.games.data import read_networks
@@ -77,7 +77,7 @@ def test_the_total_skill_is_drawn_beside_the_normalized_score(tmp_path: Path, dr
     assert not skill.get_title(loc="left")
     own = next(line for line in skill.lines if line.get_label() == ARM_LABELS["single"])
     assert list(own.get_ydata()) == [0, 1, 2, 2, 2]  # games trained so far
-    assert drawn.legends["total"] == [label for arm, label in ARM_LABELS.items() if arm != "random"]
+    assert drawn.legends["total"] == [ARM_LABELS[arm] for arm in ARMS if arm != "random"]
 
 
 def test_the_figure_says_how_many_games_are_left_out(tmp_path: Path, drawn: Any) -> None:

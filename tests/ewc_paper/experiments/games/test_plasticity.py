@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.game_runs import make_games
+from support.game_runs import ARMS, make_games
 
 from ewc_paper.experiments.games.data import read_networks
 from ewc_paper.experiments.games.plasticity import HIGHEST, draw_plasticity
@@ -30,7 +30,7 @@ def test_each_moment_has_a_panel_with_the_mean_skill_of_every_arm(
     assert points(before, "^") == [(pytest.approx(0.25), 0), (pytest.approx(1.0), 1)]
     assert points(end, "^") == [(pytest.approx(1.0), 0), (pytest.approx(0.5), 1)]
     assert points(end, "s") == [(pytest.approx(1.0), 0), (pytest.approx(1.0), 1)]
-    assert drawn.legends["plasticity"] == list(ARM_LABELS.values())
+    assert drawn.legends["plasticity"] == [ARM_LABELS[arm] for arm in ARMS]
     assert [label.get_text() for label in first.get_yticklabels()] == ["Pong", "Crazy Climber"]
 
 

@@ -55,7 +55,7 @@ def test_the_arms_of_a_seed_share_one_schedule() -> None:
     parts = by_name()
     schedules = [
         [parts[f"{arm}-seed{seed}"].config["schedule"] for seed in range(3)]
-        for arm in ("plain", "ewc-labels", "ewc-fmn")
+        for arm in ("plain", "ewc-gates-labels", "ewc-gates-fmn")
     ]
     assert schedules[0] == schedules[1] == schedules[2]
     assert len({tuple(schedule) for schedule in schedules[0]}) > 1
