@@ -43,12 +43,24 @@ SHARED = "layers.*"  # selects the parameters that all contexts share
 
 
 class GainsAndBiases(nn.Module):
-    """The parameters of one context: two vectors per layer."""
+    """The parameters of one context: two vectors per layer.
 
-    def __init__(self, widths: list[int]) -> None:
+    Args:
+        gates: per layer, True for the units that the context uses.
+    """
+
+    def __init__(self, gates: list[Tensor]) -> None:
         super().__init__()
-        self.gains = nn.ParameterList(torch.ones(width) for width in widths)
-        self.biases = nn.ParameterList(torch.zeros(width) for width in widths)
+        self.gains = nn.ParameterList(gate.float() for gate in gates)
+        self.biases = nn.ParameterList(torch.zeros(len(gate)) for gate in gates)
+        for number, gate in enumerate(gates):
+            used = None if gate.all() else gate.nonzero().squeeze(1)
+            self.register_buffer(f"used_{number}", used, persistent=False)
+
+    def used(self, layer: int) -> Tensor | None:
+        """Return the indices of the units that the context uses, or None if it uses all."""
+        indices: Tensor | None = getattr(self, f"used_{layer}")
+        return indices
 
 
 class QNetwork(nn.Module):
@@ -112,13 +124,12 @@ class QNetwork(nn.Module):
     def add_context(self) -> int:
         """Add a context with biases of 0 and gains of 1 but for its gates; return its number."""
         context = len(self.contexts)
-        own = GainsAndBiases(self.widths)
         generator = torch.Generator().manual_seed(derive_seed(self._seed, "gates", context))
-        with torch.no_grad():
-            for gain, gates in zip(own.gains, self._gates, strict=True):
-                closed = torch.randperm(len(gain), generator=generator)[: int(gates * len(gain))]
-                gain[closed] = 0.0
-        self.contexts.append(own.to(next(self.layers.parameters()).device))
+        gates = [
+            torch.randperm(width, generator=generator) >= int(closed * width)
+            for width, closed in zip(self.widths, self._gates, strict=True)
+        ]
+        self.contexts.append(GainsAndBiases(gates).to(next(self.layers.parameters()).device))
         return context
 
     def enter(self, context: int) -> None:
@@ -143,23 +154,24 @@ class QNetwork(nn.Module):
     def forward(self, states: Tensor, *, folded: bool = False) -> Tensor:
         """Return Q(s, ·) of states [n, channels, height, width], as bytes or already `scaled`.
 
-        `folded` multiplies the weights of convolutions by the gains, (g W) x + g b: the same values
-        with less memory traffic. For the Fisher of W the plain form is faster.
+        `folded` leaves out the units behind closed gates, and multiplies the weights of
+        convolutions by the gains, (g W) x + g b: the same values in less time. For the Fisher of W
+        the plain form is faster.
         """
         *_, values = self.layer_outputs(states, folded=folded)
         return values
 
     def layer_outputs(self, states: Tensor, *, folded: bool = False) -> Iterator[Tensor]:
-        """Yield the output of each layer, [n, units, ...]; the last is the action values."""
+        """Yield the output of each layer, [n, units, ...]; the last is the action values.
+
+        The units are those that the context uses if `folded`, otherwise all.
+        """
         x = self.scaled(states) if states.dtype == torch.uint8 else states
         own = self.contexts[self.context]
         assert isinstance(own, GainsAndBiases)
         last = len(self.layers) - 1
-        for number, (layer, gain, bias) in enumerate(
-            zip(self.layers, own.gains, own.biases, strict=True)
-        ):
-            weight = layer.weight
-            assert isinstance(weight, Tensor)
+        for number, layer in enumerate(self.layers):
+            weight, gain, bias = self._weights(number, own, in_use=folded)
             if not isinstance(layer, nn.Conv2d):
                 # With channels last, as the numbers are in memory, flattening copies nothing.
                 x = F.linear(x.movedim(1, -1).flatten(1), weight, bias) * gain
@@ -170,6 +182,22 @@ class QNetwork(nn.Module):
             if number < last:
                 x = _rectified(x, self._leak)
             yield x
+
+    def _weights(
+        self, number: int, own: GainsAndBiases, *, in_use: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return weights, gains and biases of a layer: all, or those `in_use` in a context."""
+        weight, gain, bias = self.layers[number].weight, own.gains[number], own.biases[number]
+        assert isinstance(weight, Tensor)
+        if in_use and (units := own.used(number)) is not None:
+            weight = weight.index_select(0, units)
+            gain, bias = gain.index_select(0, units), bias.index_select(0, units)
+        if in_use and number > 0 and (inputs := own.used(number - 1)) is not None:
+            # A linear layer after a convolution sees all filters of a place before the next place.
+            places = weight.shape[1] // self.widths[number - 1]
+            starts = torch.arange(places, device=inputs.device) * self.widths[number - 1]
+            weight = weight.index_select(1, (starts[:, None] + inputs).flatten())
+        return weight, gain, bias
 
     @contextmanager
     def leaking(self, slope: float) -> Iterator[None]:

@@ -126,3 +126,24 @@ def test_gates_stay_closed(folded: bool) -> None:
         optimizer.step()
     assert all((gain[zero] == 0).all() for gain, zero in zip(own.gains, closed, strict=True))
     assert all((gain[~zero] != 1).any() for gain, zero in zip(own.gains, closed, strict=True))
+
+
+@pytest.mark.parametrize(
+    "gates", [{"gates": 0.5}, {"filter_gates": 0.5}, {"gates": 0.7, "filter_gates": 0.3}]
+)
+@pytest.mark.parametrize("name", ["minatar", "small"])
+def test_units_behind_closed_gates_can_be_left_out(name: str, gates: dict[str, float]) -> None:
+    network = QNetwork(name, SHAPES[name], 18, seed=0, **gates)
+    network.add_context()
+    network.double()
+    with torch.no_grad():
+        for gain, bias in zip(network.contexts[0].gains, network.contexts[0].biases, strict=True):
+            gain.mul_(torch.rand_like(gain) + 0.5)
+            bias.uniform_(-0.1, 0.1)
+    results = []
+    for folded in (False, True):
+        network.zero_grad()
+        values = network(some_states(name).double() / 255, folded=folded)
+        values.square().sum().backward()
+        results.append((values, [parameter.grad for parameter in network.parameters()]))
+    torch.testing.assert_close(*results, rtol=1e-9, atol=1e-12)
