@@ -1,23 +1,25 @@
 """Probation of new tasks: which of them belong to another task after all.
 
-Tasks change rarely; the screens of one task come and go. So a new task that is not the one seen
-most during the first observations after its opening was only a new screen of another task. A task
-that has passed its probation is never merged into another: the mistake would cost more than one
-task too many.
+Tasks change rarely; the screens of one task come and go. So a new task that takes turns with the
+task before it, or that is left again soon, was only a new screen of another task. A task that has
+passed its probation is never merged into another: the mistake would cost more than one task too
+many.
 """
 
 from collections import Counter
 from typing import Any
 
+A_LITTLE = 0.25  # share of the observations of a new task and the one before it
 NONE = -1  # stands for the task before the first one
 
 
 class Probation:
     """Watches the task at every observation, and says which new tasks should be merged.
 
-    After `length` observations a new task has passed if no other was reported more often. If not,
-    it belongs to the task before it when that one was reported more often, and otherwise (the game
-    has changed in between) to the one that was reported most.
+    When a new task has existed for `length` observations, it belongs to the task before it if that
+    one was reported for more than a little of the time that the two share. Otherwise it has passed
+    if it was reported most of all, and belongs to the one that was if not: then it was the first
+    screen of a task that has shown others since.
 
     Args:
         length: observations of the shortest visit to a task (0: nothing is ever merged).
@@ -43,11 +45,11 @@ class Probation:
 
     def _end(self, new: int) -> tuple[int, int] | None:
         before, reported = self.before.pop(new), self.reported.pop(new)
-        most = max(reported, key=lambda task: (reported[task], task == new))
-        if most == new:
-            return None
-        other = before if reported[before] > reported[new] else most
-        return max(new, other), min(new, other)
+        if reported[before] > A_LITTLE * (reported[before] + reported[new]):
+            other = before
+        else:
+            other = max(reported, key=lambda task: (reported[task], task == new))
+        return None if other == new else (max(new, other), min(new, other))
 
     def merge(self, task: int, into: int) -> None:
         """From now on the two are one task."""
