@@ -67,7 +67,7 @@ class Probation:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.before = {new: before for new, before in state["before"]}
+        self.before = dict(state["before"])
         self.reported = {new: Counter() for new in self.before}
         for new, task, observations in state["reported"]:
             self.reported[new][task] = observations

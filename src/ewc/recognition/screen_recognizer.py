@@ -4,11 +4,11 @@ As in the forget-me-not process (see `forget_me_not`), the present task is the h
 Markov model, and a new task is opened for frames that no task explains. What differs:
 
 1. A task is a set of screens (see `screens`), and is as likely as the best of them.
-2. A frame is unknown if its own histogram codes it as well as every screen does.
-   Unknown frames make a screen of nobody's, which explains frames for every task at some cost.
-   After a few observations it becomes a new task if nearly all of the last frames were unknown, and
-   a screen of the present task if at most half of them were. (Copies of a game that are shown in turn change
-   their screens one by one, and the task all at once.)
+2. A frame is unknown if its own histogram codes it as well as every screen does. Unknown frames
+   make a screen of nobody's, which explains frames for every task at some cost. It becomes a new
+   task if nearly all of the last few frames were unknown, and a screen of the present task if at
+   most half of them were. (Copies of a game that are shown in turn change their screens one by
+   one, and the task all at once.)
 3. A frame is bounded evidence, and a frame of one color is none.
 4. A new task that is soon left for another is merged with that one (see `probation`).
 """
