@@ -72,9 +72,8 @@ class ScreenRecognizerConfig:
     """
 
     levels: int = _setting(32, "number of brightness levels that a pixel is rounded to", 2, 256)
-    prior: float = _setting(0.3, "mass of the Dirichlet prior per pixel", 1e-3, 1e3)
-    excess: float = _setting(
-        0.2, "a frame is unknown if its code in the best screen is longer than its own by this", 0
+    stray: float = _setting(
+        0.2, "probability that a pixel shows something else than its screen", 1e-3, 0.999
     )
     blank: float = _setting(0.02, "frames with less information per pixel, in nats, are ignored", 0)
     evidence: float = _setting(8.0, "most evidence of one frame between two tasks, in nats", 0)
@@ -84,10 +83,6 @@ class ScreenRecognizerConfig:
     screens: int = _setting(16, "largest number of screens per task", 1)
     shortest: int = _setting(
         250, "observations of the shortest visit to a task (0: tasks are never merged)", 0
-    )
-    dwell: int = _setting(8, "observations in a row of one task that make a stay in it", 1)
-    repeats: int = _setting(
-        3, "short stays that merge two tasks if both have been visited for long", 1
     )
     side: int = _setting(42, "larger frames are averaged down to at most this height and width", 1)
 

@@ -4,13 +4,13 @@ As in the forget-me-not process (see `forget_me_not`), the present task is the h
 Markov model, and a new task is opened for frames that no task explains. What differs:
 
 1. A task is a set of screens (see `screens`), and is as likely as the best of them.
-2. A frame is unknown if its own histogram codes it, but for a little, as well as every screen does.
-   Unknown frames make a screen of nobody's, which explains frames for every task at some cost.
-   After a few observations it becomes a new task if nearly all frames were unknown, and a screen
-   of the present task if at most half of them were. (Copies of a game that are shown in turn change
-   their screens one by one, and the task all at once.)
+2. A frame is unknown if its own histogram codes it as well as every screen does. Unknown frames
+   make a screen of nobody's, which explains frames for every task at some cost. It becomes a new
+   task if nearly all of the last few frames were unknown, and a screen of the present task if at
+   most half of them were. (Copies of a game that are shown in turn change their screens one by
+   one, and the task all at once.)
 3. A frame is bounded evidence, and a frame of one color is none.
-4. Tasks that follow each other too quickly are merged (see `stays`).
+4. A new task that is soon left for another is merged with that one (see `probation`).
 """
 
 from collections.abc import Mapping
@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from ewc.recognition.config import ScreenRecognizerConfig
 from ewc.recognition.frames import check_frame, downscaled, to_levels
 from ewc.recognition.markov import Floats, normalized, switched
+from ewc.recognition.probation import NONE, Probation
 from ewc.recognition.screens import NOBODY, Cells, Screens, own_histogram
-from ewc.recognition.stays import Stays
 
 NEARLY_ALL = 0.75  # share of unknown frames that makes a task of them
 AT_MOST = 0.5  # share of unknown frames that leaves them with the present task
@@ -69,9 +69,9 @@ class ScreenRecognizer:
         self.tasks = [0]
         self._task = 0  # returned last
         self._opened = 1
-        self._waited = self._unknown = 0  # observations since the first unknown frame; unknown ones
+        self._recent: list[bool] = []  # since the first unknown frame: whether each was unknown
         self._log_posterior = np.log([0.5, 0.5])  # of the tasks and of a new one
-        self._stays = Stays(self.config.shortest, self.config.dwell, self.config.repeats)
+        self._probation = Probation(self.config.shortest)
         self._shape: tuple[int, ...] | None = None  # of frames, known from the first one on
         self._screens: Screens
 
@@ -104,7 +104,7 @@ class ScreenRecognizer:
     def _expect(self, shape: tuple[int, ...]) -> None:
         """Set up the screens for frames of this shape."""
         pixels = downscaled(np.zeros(shape, dtype=np.uint8), self.config.side).size
-        self._screens = Screens(pixels, self.config.levels, self.config.prior)
+        self._screens = Screens(pixels, self.config.levels, self.config.stray)
         self._shape = shape
 
     def _weigh(self, levels: Cells, histogram: Floats, own_code: float) -> None:
@@ -112,7 +112,7 @@ class ScreenRecognizer:
         likelihoods = screens.log_likelihoods(levels, histogram)
         explained = best_of_tasks(likelihoods, screens.owner, self.tasks)
         nobodys = np.flatnonzero(screens.owner == NOBODY)
-        unknown = max((1 + config.excess) * own_code, likelihoods[nobodys].max(initial=-np.inf))
+        unknown = max(own_code, likelihoods[nobodys].max(initial=-np.inf))
         evidence = np.append(np.maximum(explained, unknown - config.novelty), unknown)
         evidence = np.maximum(evidence, evidence.max() - config.evidence)
         if self.observations > 1:
@@ -128,9 +128,8 @@ class ScreenRecognizer:
         if is_unknown or len(nobodys):
             self._wait(is_unknown)
         self._task = self.tasks[int(self._log_posterior[:-1].argmax())]
-        waiting = self._waited > 0
-        self.decided = not waiting and (is_unknown or self.tasks[best] == self._task)
-        pair = self._stays.observe(self._task)
+        self.decided = not self._recent and (is_unknown or self.tasks[best] == self._task)
+        pair = self._probation.observe(self._task)
         if pair is not None:
             self._merge(*pair)
 
@@ -143,24 +142,27 @@ class ScreenRecognizer:
 
     def _wait(self, is_unknown: bool) -> None:
         """Wait until it is clear whose the unknown frames are, and give them away."""
-        self._waited += 1
-        self._unknown += is_unknown
-        if self._waited < self.config.wait:
+        self._recent = [*self._recent, is_unknown][-self.config.wait :]
+        if len(self._recent) < self.config.wait:
             return
-        if self._unknown >= NEARLY_ALL * self._waited:
+        unknown = sum(self._recent) / self.config.wait
+        if unknown >= NEARLY_ALL:
             task = self._open()
-        elif self._unknown <= AT_MOST * self._waited:
+        elif unknown <= AT_MOST:
             task = self.tasks[int(self._log_posterior[:-1].argmax())]
         else:
             return
         self._screens.give(NOBODY, task, self.config.screens)
-        self._waited = self._unknown = 0
+        self._recent = []
 
     def _open(self) -> int:
         """Open a task that is almost certainly the present one; the first is task 0."""
+        before = NONE
         if (self._screens.owner != NOBODY).any():
+            before = self._task
             self.tasks.append(self._opened)
             self._opened += 1
+        self._probation.begin(self.tasks[-1], before)
         log_posterior = np.full(len(self.tasks) + 1, np.log(DOUBT))
         log_posterior[-2] = 0.0
         self._log_posterior = normalized(log_posterior)
@@ -173,7 +175,7 @@ class ScreenRecognizer:
         self._log_posterior = np.delete(log_posterior, left)
         del self.tasks[left]
         self._screens.give(task, into, self.config.screens)
-        self._stays.merge(task, into)
+        self._probation.merge(task, into)
         self.merged.append((task, into))
         self._task = into if self._task == task else self._task
 
@@ -195,9 +197,10 @@ class ScreenRecognizer:
             "shape": list(self._shape),
             **{name: getattr(self, name) for name in _PLAIN},
             "tasks": list(self.tasks),
+            "recent": list(self._recent),
             "merged": [list(pair) for pair in self.merged],
             "log_posterior": torch.tensor(self._log_posterior),
-            "stays": self._stays.state_dict(),
+            "probation": self._probation.state_dict(),
             "counts": torch.tensor(self._screens.counts),
             "frames": torch.tensor(self._screens.frames),
             "owner": torch.tensor(self._screens.owner),
@@ -220,15 +223,15 @@ class ScreenRecognizer:
     def _fill(self, state: Mapping[str, Any]) -> None:
         for name in _PLAIN:
             setattr(self, name, state[name])
-        self.tasks = list(state["tasks"])
+        self.tasks, self._recent = list(state["tasks"]), list(state["recent"])
         self.merged = [(task, into) for task, into in state["merged"]]
         self._log_posterior = state["log_posterior"].numpy().copy()
-        self._stays.load_state_dict(state["stays"])
+        self._probation.load_state_dict(state["probation"])
         self._expect(tuple(state["shape"]))
         self._screens.restore(*(state[name].numpy() for name in ("counts", "frames", "owner")))
 
 
-_PLAIN = ("observations", "decided", "_task", "_opened", "_waited", "_unknown")
+_PLAIN = ("observations", "decided", "_task", "_opened")
 
 
 class FrozenScreenRecognizer:

@@ -1,14 +1,14 @@
 """Screens: models of frames, several of which make up a task.
 
-A screen is a Dirichlet-multinomial at every pixel. The mean of its prior is the frame's own
-histogram h, the share of the frame's pixels that has each level:
+A pixel of a frame either shows what the screen has shown there before, or with probability ε
+anything that is in the frame, whose histogram h is the share of its pixels that has each level:
 
-    log p(o | screen) = Σ_x log[(n(x, o_x) + A h(o_x)) / (N + A)]
+    log p(o | screen) = Σ_x log[(1 - ε) n(x, o_x) / N + ε h(o_x)]
 
-where n(x, l) counts the frames in which pixel x had level l, N is the number of frames, and A is
-the mass of the prior. So a pixel that disagrees costs little more than what its level costs without
-any model, and a black pixel in a dark frame is hardly evidence for a dark screen. A frame is
-compared with its code without a model, Σ_x log h(o_x).
+where n(x, l) counts the frames in which pixel x had level l, and N is the number of frames. So a
+pixel that disagrees costs at most log 1/ε more than its level costs without any model, and a black
+pixel in a dark frame is hardly evidence for a dark screen. A screen explains a frame if it codes it
+better than the frame's own histogram does: log p(o | screen) > Σ_x log h(o_x).
 """
 
 import numpy as np
@@ -30,7 +30,7 @@ def own_histogram(levels: Cells, num_levels: int) -> Floats:
 
 
 class Screens:
-    """Screens of frames with `pixels` pixels, each of `levels` levels.
+    """Screens of frames with `pixels` pixels, each of `levels` levels; `stray` is ε above.
 
     The cell of pixel x at level l is x * levels + l. The counts of a cell lie side by side in
     memory, float32 [cells, columns]: one column per screen and some to spare.
@@ -40,8 +40,8 @@ class Screens:
         owner: the task that each screen belongs to, or `NOBODY`, int64 [screens].
     """
 
-    def __init__(self, pixels: int, levels: int, prior: float) -> None:
-        self.pixels, self.levels, self.prior = pixels, levels, prior
+    def __init__(self, pixels: int, levels: int, stray: float) -> None:
+        self.pixels, self.levels, self.stray = pixels, levels, stray
         self._columns = np.zeros((pixels * levels, 8), dtype=np.float32)
         self._first_cells = np.arange(pixels) * levels
         self.frames = np.zeros(0)
@@ -58,14 +58,14 @@ class Screens:
     def log_likelihoods(self, levels: Cells, histogram: Floats) -> Floats:
         """log p(frame | screen) of every screen, float64 [screens]."""
         values = self._columns[self._first_cells + levels, : len(self)]
-        values += (self.prior * histogram).astype(np.float32)[:, None]
+        values *= ((1 - self.stray) / self.frames).astype(np.float32)
+        values += (self.stray * histogram).astype(np.float32)[:, None]
         rows = len(values) // FACTORS
         whole = rows * FACTORS
         products = values[:whole].reshape(FACTORS, rows, len(self)).prod(axis=0)
-        logs = np.log(products).sum(axis=0, dtype=np.float64)
+        logs: Floats = np.log(products).sum(axis=0, dtype=np.float64)
         logs += np.log(values[whole:]).sum(axis=0, dtype=np.float64)
-        total: Floats = logs - self.pixels * np.log(self.frames + self.prior)
-        return total
+        return logs
 
     def learn(self, screen: int, levels: Cells) -> None:
         self._columns[self._first_cells + levels, screen] += 1
@@ -111,7 +111,7 @@ class Screens:
         self.frames, self.owner = self.frames[:-1].copy(), self.owner[:-1].copy()
 
     def copy(self) -> "Screens":
-        other = Screens(self.pixels, self.levels, self.prior)
+        other = Screens(self.pixels, self.levels, self.stray)
         other.restore(self.counts, self.frames, self.owner)
         return other
 

@@ -86,11 +86,38 @@ def test_a_long_visit_with_many_screens_stays_one_task() -> None:
     assert paper.num_tasks > 2  # every screen is a task of its own
 
 
+def test_a_screen_that_one_copy_shows_for_long_stays_with_its_task() -> None:
+    recognizer, worlds = ScreenRecognizer(), Worlds(2, screens=2)
+    play(recognizer, worlds, 0, 400)
+    play(recognizer, worlds, 0, 20, screen=1)  # all copies at once: it looks like a new task
+    assert recognizer.tasks == [0, 1]
+    for _ in range(500):
+        play(recognizer, worlds, 0, 3)
+        play(recognizer, worlds, 0, 1, screen=1)
+    assert recognizer.tasks == [0]
+    assert play(recognizer, worlds, 1, 300)[-1] == 2
+
+
+def dark(random: np.random.Generator, share: float) -> np.ndarray:
+    """A black frame in which this share of the pixels has random levels."""
+    lit = random.random(SHAPE) < share
+    return np.where(lit, random.integers(0, 256, SHAPE), 0).astype(np.uint8)
+
+
+def test_dark_frames_that_share_only_black_are_told_apart() -> None:
+    random = np.random.default_rng(0)
+    one, other = dark(random, 0.05), dark(random, 0.4)
+    recognizer = ScreenRecognizer()
+    assert {recognizer.observe(one) for _ in range(300)} == {0}
+    assert [recognizer.observe(other) for _ in range(300)] == [0] * 4 + [1] * 296
+    assert recognizer.observe(one) == 0
+
+
 def test_a_merge_is_told_once_and_the_younger_task_is_gone() -> None:
     recognizer, worlds = ScreenRecognizer(), Worlds(1, screens=2)
     told = []
     for screen in (0, 1, 0, 1):
-        for _ in range(60):
+        for _ in range(120):
             task = recognizer.observe(worlds.frame(0, screen))
             assert task in recognizer.tasks
             told += recognizer.merged
@@ -151,7 +178,7 @@ def test_a_frozen_one_before_the_first_task_says_task_0() -> None:
 
 @pytest.mark.parametrize("observed", [0, 1, 30, 103, 190])
 def test_it_goes_on_identically_from_a_checkpoint(observed: int, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"shortest": 30, "dwell": 4, "screens": 2}
+    settings: dict[str, Any] = {"shortest": 30, "screens": 2}
     first, second = ScreenRecognizer(**settings), ScreenRecognizer(**settings)
     worlds = Worlds(2, screens=3)
     plan = [(0, 0), (0, 1), (0, 2), (0, 0), (1, 0), (1, 1), (0, 2), (0, 1)] * 2

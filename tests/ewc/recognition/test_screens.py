@@ -7,7 +7,7 @@ import pytest
 
 from ewc.recognition.screens import NOBODY, SMOOTHING, Screens, own_histogram
 
-PIXELS, LEVELS, PRIOR = 7, 4, 0.5
+PIXELS, LEVELS, STRAY = 7, 4, 0.3
 RANDOM = np.random.default_rng(0)
 FRAMES = RANDOM.integers(0, LEVELS, (9, PIXELS))
 
@@ -20,13 +20,13 @@ def slow_histogram(frame: np.ndarray) -> list[float]:
 def slow_log_likelihood(frame: np.ndarray, seen: np.ndarray) -> float:
     h = slow_histogram(frame)
     return sum(
-        log((sum(other[x] == frame[x] for other in seen) + PRIOR * h[x]) / (len(seen) + PRIOR))
+        log((1 - STRAY) * sum(other[x] == frame[x] for other in seen) / len(seen) + STRAY * h[x])
         for x in range(PIXELS)
     )
 
 
 def learned(*groups: np.ndarray, owners: tuple[int, ...]) -> Screens:
-    screens = Screens(PIXELS, LEVELS, PRIOR)
+    screens = Screens(PIXELS, LEVELS, STRAY)
     for number, (frames, owner) in enumerate(zip(groups, owners, strict=True)):
         screens.open(frames[0], owner)
         for frame in frames[1:]:
@@ -46,12 +46,12 @@ def test_a_frame_is_as_likely_as_the_frames_learned_say() -> None:
 
 
 def test_without_screens_there_are_no_likelihoods() -> None:
-    screens = Screens(PIXELS, LEVELS, PRIOR)
+    screens = Screens(PIXELS, LEVELS, STRAY)
     assert screens.log_likelihoods(FRAMES[0], own_histogram(FRAMES[0], LEVELS)).shape == (0,)
 
 
 def test_more_screens_than_columns_are_kept_apart() -> None:
-    screens = Screens(PIXELS, LEVELS, PRIOR)
+    screens = Screens(PIXELS, LEVELS, STRAY)
     for frame in (*FRAMES, *FRAMES):
         screens.open(frame, owner=0)
     assert screens.frames.tolist() == [1.0] * 18

@@ -1,0 +1,177 @@
+"""How well recognizers tell Atari games apart: `python -m benchmarks.recognition --help`.
+
+Each set of games is visited in two rounds of random order, and a recognizer that has seen nothing
+before is shown the frames (see `recorded_frames`). A task belongs to the game that was played in
+most of its observations. When tasks were merged, all their observations count for the one left.
+"""
+
+import argparse
+import json
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.recorded_frames import COPIES, REDRAW, Frames, RecordedFrames
+from ewc.recognition import ForgetMeNot, ScreenRecognizer
+from ewc_paper.games.schedule import segments
+
+SPLIT = Path(__file__).parents[1] / "docs" / "results" / "recognition-screens" / "split.json"
+VISIT_STEPS = 2_000  # agent steps of a visit, unless it is the first and --first-steps differs
+
+
+class Recognizer(Protocol):
+    """What is measured; one that merges tasks has the attribute `merged` too."""
+
+    def observe(self, frame: NDArray[np.uint8]) -> int: ...
+
+
+RECOGNIZERS: dict[str, Callable[[], Recognizer]] = {
+    "screens": ScreenRecognizer,
+    "paper": lambda: ForgetMeNot(wins=1),  # all pixels, and a task as soon as a window is new
+}
+
+
+@dataclass
+class Log:
+    """The task at every observation of each visit, and the tasks that were merged."""
+
+    visits: list[tuple[str, list[int]]] = field(default_factory=list)
+    merged: dict[int, int] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass
+class Outcome:
+    """What a recognizer made of one set of games.
+
+    Attributes:
+        right: by game, the share of observations in a task that belongs to the game.
+        tasks: by game, the tasks that belong to it at the end.
+        delays: agent steps of each visit before the first that is right, all if none is. The first
+            visit follows no switch and is left out.
+        mistakes: observations of (game, game that the task belongs to).
+        milliseconds: mean time per observation.
+    """
+
+    right: dict[str, float]
+    tasks: Counter[str]
+    delays: list[int]
+    mistakes: Counter[tuple[str, str]]
+    milliseconds: float
+
+
+def watch(recognizer: Recognizer, visits: Iterable[tuple[str, Frames]]) -> Log:
+    """Show a recognizer the frames of one visit after another."""
+    log = Log()
+    for game, frames in visits:
+        tasks = []
+        start = time.thread_time()
+        for frame in frames:
+            tasks.append(recognizer.observe(frame))
+            log.merged.update(getattr(recognizer, "merged", ()))
+        log.seconds += time.thread_time() - start
+        log.visits.append((game, tasks))
+    return log
+
+
+def judge(log: Log) -> Outcome:
+    """Compare the reported tasks with the games."""
+    visits = [(game, [_left(task, log.merged) for task in tasks]) for game, tasks in log.visits]
+    games_of: dict[int, Counter[str]] = defaultdict(Counter)
+    for game, tasks in visits:
+        for task in tasks:
+            games_of[task][game] += 1
+    game_of = {task: games.most_common(1)[0][0] for task, games in games_of.items()}
+    observed = Counter[str]()
+    mistakes = Counter[tuple[str, str]]()
+    for game, tasks in visits:
+        observed[game] += len(tasks)
+        mistakes.update((game, game_of[task]) for task in tasks if game_of[task] != game)
+    wrong = Counter[str]()
+    for (game, _), observations in mistakes.items():
+        wrong[game] += observations
+    return Outcome(
+        {game: 1 - wrong[game] / observed[game] for game in observed},
+        Counter(game_of.values()),
+        [_delay([game_of[task] == game for task in tasks]) for game, tasks in visits[1:]],
+        mistakes,
+        1e3 * log.seconds / observed.total(),
+    )
+
+
+def _left(task: int, merged: dict[int, int]) -> int:
+    while task in merged:
+        task = merged[task]
+    return task
+
+
+def _delay(right: Sequence[bool]) -> int:
+    return COPIES * (right.index(True) if True in right else len(right))
+
+
+def describe(outcomes: Sequence[Outcome]) -> str:
+    """Return the means over all games of all sets, and the worst of them."""
+    right = [(share, game) for one in outcomes for game, share in one.right.items()]
+    tasks = [(one.tasks[game], game) for one in outcomes for game in one.right]
+    delays = [delay for one in outcomes for delay in one.delays]
+    mistakes = sum((one.mistakes for one in outcomes), Counter[tuple[str, str]]())
+    (game, taken_for), wrong = max(
+        mistakes.items(), key=lambda item: item[1], default=(("none", "none"), 0)
+    )
+    worst, most = min(right), max(tasks)
+    return (
+        f"right {100 * np.mean([share for share, _ in right]):.2f} %, "
+        f"contexts per game {np.mean([count for count, _ in tasks]):.2f}, "
+        f"delay {np.mean(delays):.1f} agent steps, "
+        f"{np.mean([one.milliseconds for one in outcomes]):.2f} ms per observation\n"
+        f"  mostly wrong {sum(share < 0.5 for share, _ in right)} of {len(right)} games; "
+        f"worst game {worst[1]} ({100 * worst[0]:.2f} %); most contexts {most[1]} ({most[0]}); "
+        f"worst pair {game} taken for {taken_for} ({wrong} observations)"
+    )
+
+
+def drawn(games: Sequence[str], size: int, number: int) -> list[str]:
+    """Return the set of games with this number, a random one of this size."""
+    order: list[str] = np.random.default_rng(number).permutation(sorted(games)).tolist()
+    return order[:size]
+
+
+def rounds(
+    frames: RecordedFrames, games: Sequence[str], first_steps: int, seed: int
+) -> Iterator[tuple[str, Frames]]:
+    """Yield the frames of two visits to each game."""
+    for number, game in enumerate(segments(games, 2, seed)):
+        visit = number // len(games)
+        yield game, frames.visit(game, visit, VISIT_STEPS if visit else first_steps)
+
+
+def main() -> None:
+    """Measure what the arguments ask for, and print it set by set and in all."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.recognition", description=__doc__)
+    groups = json.loads(SPLIT.read_text())
+    parser.add_argument("--group", choices=list(groups), nargs="+", default=["rest"])
+    parser.add_argument("--player", choices=list(REDRAW), default="random")
+    parser.add_argument("--recognizer", choices=list(RECOGNIZERS), default="screens")
+    parser.add_argument("--games", type=int, default=10, help="games per set")
+    parser.add_argument("--sets", type=int, default=1)
+    parser.add_argument("--first-steps", type=int, default=VISIT_STEPS, help="of the first visits")
+    parser.add_argument("--frames", type=Path, default=Path("recorded_frames"), help="folder")
+    options = parser.parse_args()
+    games = [game for group in options.group for game in groups[group]]
+    frames = RecordedFrames(options.frames, options.player)
+    outcomes = []
+    for number in range(options.sets):
+        visits = rounds(frames, drawn(games, options.games, number), options.first_steps, number)
+        outcomes.append(judge(watch(RECOGNIZERS[options.recognizer](), visits)))
+        print(f"set {number}: {describe(outcomes[-1:])}", flush=True)
+    print(f"all: {describe(outcomes)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
