@@ -7,6 +7,7 @@ from typing import Any
 from ewc_paper.errors import RunError
 from ewc_paper.experiments.experiment import RepeatedExperiment
 from ewc_paper.games.config import (
+    RECOGNIZER,
     AgentConfig,
     ExplorationConfig,
     MeasurementConfig,
@@ -48,9 +49,9 @@ MINATAR_TASKS: dict[str, Any] = {
     "floor": 0.1,
     "normalize": 400.0,
     "ewc_start": 0,
-    "levels": 2,  # a cell is empty or not, and says more than a pixel of a picture
-    "wins": 3,
-    "independent": 1e9,
+    **RECOGNIZER,
+    "recognizer": "screens",
+    "levels": 2,  # a cell is empty or not
 }
 
 # Real Atari in about an hour: small frames, a small network, and returns over several steps.
@@ -82,11 +83,9 @@ ATARI_SMALL_TASKS: dict[str, Any] = {
     "normalize": 1_000.0,
     "silence": True,
     "ewc_start": 8_000,  # longer than a screen lasts that the recognizer takes for a game
-    "levels": 4,  # coarse and unsure, so that a game's second screen is not another game
-    "prior": 4.0,
-    "window": 8,  # one observation per copy
-    "wins": 3,
-    "independent": 7.0,
+    **RECOGNIZER,
+    "recognizer": "screens",
+    "levels": 32,
 }
 
 

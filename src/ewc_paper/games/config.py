@@ -3,7 +3,7 @@
 Most defaults are the paper's; docs/games.md lists where they deviate.
 
 Each group of options is a dataclass; `AgentConfig` is all of them, and an experiment inherits the
-groups that it uses. The recognizer's group is the library's `RecognizerConfig`.
+groups that it uses. The settings of the paper's recognizer are the library's `RecognizerConfig`.
 
 All times are agent steps: one step is one decision, which lasts four frames of the emulator.
 
@@ -32,6 +32,7 @@ from ewc_paper.options import option
 
 FisherKind = Literal["gaussian", "td", "td-minibatch"]
 OptimizerName = Literal["rmsprop", "adam"]
+RecognizerName = Literal["forget-me-not", "screens"]
 
 # λ where none is given. The paper's 400 fits the squared minibatch gradient, the smallest of them.
 STRENGTHS: dict[str, float] = {"gaussian": 1.0, "td": 10.0, "td-minibatch": 400.0}
@@ -160,6 +161,19 @@ RECOGNIZER: dict[str, Any] = {"levels": 8, "wins": 2, "independent": 15.0}
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecognitionConfig:
+    """How games are recognized."""
+
+    recognizer: RecognizerName = option(
+        "forget-me-not",
+        "how the game is recognized: as in the paper, or with games as sets of screens, which "
+        "takes --levels and --side alone",
+        choices=get_args(RecognizerName),
+        common=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class AgentConfig(
     WorldConfig,
     QLearningConfig,
@@ -167,6 +181,7 @@ class AgentConfig(
     QFisherConfig,
     ConsolidationConfig,
     GatingConfig,
+    RecognitionConfig,
     RecognizerConfig,
     ScheduleConfig,
     MeasurementConfig,

@@ -23,8 +23,14 @@ class Merge(NamedTuple):
     dropped: int
 
 
-def make_recognizer(options: Mapping[str, Any]) -> ForgetMeNot:
-    """Make the recognizer that these options describe; options of other things are ignored."""
+def make_recognizer(options: Mapping[str, Any]) -> Recognizer:
+    """Make the recognizer that these options describe; options of other things are ignored.
+
+    Of the settings of a `ScreenRecognizer` two are options, `levels` and `side`; the others are as
+    they were chosen on games of their own.
+    """
+    if options.get("recognizer") == "screens":
+        return ScreenRecognizer(levels=options["levels"], side=options["side"])
     names = signature(ForgetMeNot).parameters
     return ForgetMeNot(**{name: options[name] for name in names if name in options})
 

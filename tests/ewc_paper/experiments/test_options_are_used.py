@@ -43,7 +43,7 @@ def another(one: Field[Any], value: Any) -> Any:
     if kind_of(one) is str:
         return "minatar/freeway"
     low, high = limits(one)
-    tried = (low + 1, high) if value is None else (value + 1, value / 2)
+    tried = (low + 1, high) if value is None else (value + 1, value / 2, low + 1)
     return next(kind_of(one)(number) for number in tried if low <= number <= high)
 
 
@@ -123,7 +123,7 @@ TINY: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("experiment", "changes"),
     [
-        ("games", {"min_visit": 0, "visits": 1}),
+        ("games", {"min_visit": 0, "visits": 1, "recognizer": "forget-me-not"}),
         ("perturbation", {"scales": (0.1,), "shapes": ("uniform",), "noise_episodes": 1}),
     ],
 )

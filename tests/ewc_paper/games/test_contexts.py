@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.merging import Merging
 
-from ewc.recognition import ForgetMeNot
+from ewc.recognition import ForgetMeNot, ScreenRecognizer
 from ewc_paper.games.contexts import ContextTracker, make_recognizer
 
 OPTIONS: dict[str, Any] = {"levels": 2, "prior": 1.0, "window": 2, "wins": 1, "independent": 1e9}
@@ -24,6 +24,12 @@ def test_the_recognizer_takes_its_own_options_alone() -> None:
     assert not recognizer.decided
     recognizer.observe(BLACK)
     assert recognizer.decided  # after a window of 2
+
+
+def test_games_can_be_recognized_by_their_screens() -> None:
+    recognizer = make_recognizer({**OPTIONS, "levels": 4, "side": 20, "recognizer": "screens"})
+    assert isinstance(recognizer, ScreenRecognizer)
+    assert (recognizer.config.levels, recognizer.config.side) == (4, 20)
 
 
 def test_true_labels_are_numbered_as_the_games_appear() -> None:

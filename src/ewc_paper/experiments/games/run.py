@@ -133,7 +133,9 @@ class Games(Playing, AgentConfig):
             raise RunError(
                 f"--games must name at least {self.games_a_set or 2} games, got {len(self.games)}"
             )
-        if any(ARMS[arm].recognizes for arm in self.arms) and self.window > self.rows_per_segment:
+        recognizes = any(ARMS[arm].recognizes for arm in self.arms)
+        has_windows = recognizes and self.recognizer == "forget-me-not"
+        if has_windows and self.window > self.rows_per_segment:
             raise RunError(
                 f"--window must be at most {self.rows_per_segment}, the observations of a segment, "
                 f"for arms that recognize games; got {self.window}"

@@ -16,7 +16,7 @@ from ewc_paper.errors import RunError
 from ewc_paper.experiments.experiment import Presets, RepeatedExperiment
 from ewc_paper.experiments.playing import check_one_world
 from ewc_paper.experiments.recognition.learner import make_run, networks_by_game
-from ewc_paper.games.config import RECOGNIZER, ScheduleConfig, WorldConfig
+from ewc_paper.games.config import RECOGNIZER, RecognitionConfig, ScheduleConfig, WorldConfig
 from ewc_paper.games.worlds.game import check_name
 from ewc_paper.options import option
 from ewc_paper.runs.engine import Part
@@ -28,7 +28,9 @@ GAMES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recognition(RepeatedExperiment, WorldConfig, ScheduleConfig, RecognizerConfig):
+class Recognition(
+    RepeatedExperiment, WorldConfig, ScheduleConfig, RecognitionConfig, RecognizerConfig
+):
     """How well ten Atari games are told apart by their frames, with switches and returns."""
 
     name = "recognition"
