@@ -75,6 +75,9 @@ class ScreenRecognizerConfig:
     stray: float = _setting(
         0.2, "probability that a pixel shows something else than its screen", 1e-3, 0.999
     )
+    usual: float = _setting(
+        0.0, "share of what a screen usually saves that it must save to explain a frame", 0, 1
+    )
     blank: float = _setting(0.02, "frames with less information per pixel, in nats, are ignored", 0)
     evidence: float = _setting(8.0, "most evidence of one frame between two tasks, in nats", 0)
     novelty: float = _setting(3.0, "cost of an unknown frame for a known task, in nats", 0)

@@ -110,7 +110,10 @@ class ScreenRecognizer:
     def _weigh(self, levels: Cells, histogram: Floats, own_code: float) -> None:
         screens, config = self._screens, self.config
         likelihoods = screens.log_likelihoods(levels, histogram)
-        explained = best_of_tasks(likelihoods, screens.owner, self.tasks)
+        savings = 1 - likelihoods / own_code
+        as_usual = savings >= config.usual * screens.usual_saving
+        fitting = np.where(as_usual, likelihoods, -np.inf)
+        explained = best_of_tasks(fitting, screens.owner, self.tasks)
         nobodys = np.flatnonzero(screens.owner == NOBODY)
         unknown = max(own_code, likelihoods[nobodys].max(initial=-np.inf))
         evidence = np.append(np.maximum(explained, unknown - config.novelty), unknown)
@@ -121,10 +124,11 @@ class ScreenRecognizer:
         is_unknown = bool(unknown >= explained.max())
         best = int(explained.argmax())
         if is_unknown:
-            self._keep(levels, nobodys)
+            self._keep(levels, nobodys, savings)
         elif best == self._log_posterior.argmax():
             of_best = np.flatnonzero(screens.owner == self.tasks[best])
-            screens.learn(int(of_best[likelihoods[of_best].argmax()]), levels)
+            screen = int(of_best[fitting[of_best].argmax()])
+            screens.learn(screen, levels, float(savings[screen]))
         if is_unknown or len(nobodys):
             self._wait(is_unknown)
         self._task = self.tasks[int(self._log_posterior[:-1].argmax())]
@@ -133,10 +137,10 @@ class ScreenRecognizer:
         if pair is not None:
             self._merge(*pair)
 
-    def _keep(self, levels: Cells, nobodys: NDArray[np.intp]) -> None:
+    def _keep(self, levels: Cells, nobodys: NDArray[np.intp], savings: Floats) -> None:
         """Learn an unknown frame in the screen that belongs to nobody yet."""
         if len(nobodys):
-            self._screens.learn(int(nobodys[0]), levels)
+            self._screens.learn(int(nobodys[0]), levels, float(savings[nobodys[0]]))
         else:
             self._screens.open(levels, NOBODY)
 
@@ -203,6 +207,7 @@ class ScreenRecognizer:
             "probation": self._probation.state_dict(),
             "counts": torch.tensor(self._screens.counts),
             "frames": torch.tensor(self._screens.frames),
+            "saved": torch.tensor(self._screens.saved),
             "owner": torch.tensor(self._screens.owner),
         }
 
@@ -228,7 +233,9 @@ class ScreenRecognizer:
         self._log_posterior = state["log_posterior"].numpy().copy()
         self._probation.load_state_dict(state["probation"])
         self._expect(tuple(state["shape"]))
-        self._screens.restore(*(state[name].numpy() for name in ("counts", "frames", "owner")))
+        self._screens.restore(
+            *(state[name].numpy() for name in ("counts", "frames", "saved", "owner"))
+        )
 
 
 _PLAIN = ("observations", "decided", "_task", "_opened")

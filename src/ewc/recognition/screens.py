@@ -37,6 +37,7 @@ class Screens:
 
     Attributes:
         frames: number of frames that each screen has learned, float64 [screens].
+        saved: what each screen saved of the codes of these frames in all, float64 [screens].
         owner: the task that each screen belongs to, or `NOBODY`, int64 [screens].
     """
 
@@ -45,6 +46,7 @@ class Screens:
         self._columns = np.zeros((pixels * levels, 8), dtype=np.float32)
         self._first_cells = np.arange(pixels) * levels
         self.frames = np.zeros(0)
+        self.saved = np.zeros(0)
         self.owner = np.zeros(0, dtype=np.int64)
 
     def __len__(self) -> int:
@@ -67,15 +69,26 @@ class Screens:
         logs += np.log(values[whole:]).sum(axis=0, dtype=np.float64)
         return logs
 
-    def learn(self, screen: int, levels: Cells) -> None:
+    @property
+    def usual_saving(self) -> Floats:
+        """The share of a frame's own code that each screen saves, on average, float64 [screens].
+
+        The first frame of a screen does not count: the screen is made of it.
+        """
+        usual: Floats = self.saved / np.maximum(self.frames - 1, 1)
+        return usual
+
+    def learn(self, screen: int, levels: Cells, saving: float = 0.0) -> None:
+        """Learn a frame, of whose own code the screen has saved this share."""
         self._columns[self._first_cells + levels, screen] += 1
         self.frames[screen] += 1
+        self.saved[screen] += saving
 
     def open(self, levels: Cells, owner: int) -> None:
         """Append a screen that has learned one frame."""
         if len(self) == self._columns.shape[1]:  # doubled, so that few additions have to copy
             self._columns = np.concatenate([self._columns, np.zeros_like(self._columns)], axis=1)
-        self.frames = np.append(self.frames, 0.0)
+        self.frames, self.saved = np.append(self.frames, 0.0), np.append(self.saved, 0.0)
         self.owner = np.append(self.owner, owner)
         self._columns[:, len(self) - 1] = 0
         self.learn(len(self) - 1, levels)
@@ -105,20 +118,24 @@ class Screens:
         """Add the counts of a screen to another; the last screen takes its place."""
         self._columns[:, into] += self._columns[:, screen]
         self.frames[into] += self.frames[screen]
+        self.saved[into] += self.saved[screen]
         last = len(self) - 1
         self._columns[:, screen] = self._columns[:, last]
-        self.frames[screen], self.owner[screen] = self.frames[last], self.owner[last]
-        self.frames, self.owner = self.frames[:-1].copy(), self.owner[:-1].copy()
+        for values in (self.frames, self.saved, self.owner):
+            values[screen] = values[last]
+        self.frames, self.saved = self.frames[:-1].copy(), self.saved[:-1].copy()
+        self.owner = self.owner[:-1].copy()
 
     def copy(self) -> "Screens":
         other = Screens(self.pixels, self.levels, self.stray)
-        other.restore(self.counts, self.frames, self.owner)
+        other.restore(self.counts, self.frames, self.saved, self.owner)
         return other
 
     def restore(
-        self, counts: NDArray[np.float32], frames: Floats, owner: NDArray[np.int64]
+        self, counts: NDArray[np.float32], frames: Floats, saved: Floats, owner: NDArray[np.int64]
     ) -> None:
-        """Take over counts, frames and owners; copies them."""
+        """Take over the attributes of these names; copies them."""
         self._columns = np.zeros((len(counts), max(8, len(frames))), dtype=np.float32)
         self._columns[:, : len(frames)] = counts
-        self.frames, self.owner = np.array(frames), np.array(owner)
+        self.frames, self.saved = np.array(frames), np.array(saved)
+        self.owner = np.array(owner)

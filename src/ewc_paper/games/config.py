@@ -167,9 +167,15 @@ class RecognitionConfig:
     recognizer: RecognizerName = option(
         "forget-me-not",
         "how the game is recognized: as in the paper, or with games as sets of screens, which "
-        "takes --levels and --side alone",
+        "takes --levels, --side and --usual alone",
         choices=get_args(RecognizerName),
         common=True,
+    )
+    usual: float = option(
+        0.0,
+        "share of what a screen usually saves that it must save to explain a frame",
+        low=0,
+        high=1,
     )
 
 

@@ -26,13 +26,14 @@ class Merge(NamedTuple):
 def make_recognizer(options: Mapping[str, Any]) -> Recognizer:
     """Make the recognizer that these options describe; options of other things are ignored.
 
-    Of the settings of a `ScreenRecognizer` two are options, `levels` and `side`; the others are as
-    they were chosen on games of their own.
+    Of the settings of a `ScreenRecognizer` three are options, `levels`, `side` and `usual`; the
+    others are as they were chosen on games of their own.
     """
     if options.get("recognizer") == "screens":
-        return ScreenRecognizer(levels=options["levels"], side=options["side"])
-    names = signature(ForgetMeNot).parameters
-    return ForgetMeNot(**{name: options[name] for name in names if name in options})
+        names = ("levels", "side", "usual")
+        return ScreenRecognizer(**{name: options[name] for name in names})
+    known = signature(ForgetMeNot).parameters
+    return ForgetMeNot(**{name: options[name] for name in known if name in options})
 
 
 class ContextTracker:

@@ -113,6 +113,17 @@ def test_dark_frames_that_share_only_black_are_told_apart() -> None:
     assert recognizer.observe(one) == 0
 
 
+@pytest.mark.parametrize(("usual", "task"), [(0.0, 0), (0.7, 1)])
+def test_a_task_that_shares_half_of_its_picture_can_be_another(usual: float, task: int) -> None:
+    """Its frames are coded better by the old screen than without one, but worse than usual."""
+    recognizer, worlds = ScreenRecognizer(usual=usual), Worlds(2)
+    half = worlds.random.random(SHAPE) < 0.5
+    worlds.typical[1, 0][half] = worlds.typical[0, 0][half]
+    play(recognizer, worlds, 0)
+    assert play(recognizer, worlds, 1)[-1] == task
+    assert play(recognizer, worlds, 0)[-1] == 0
+
+
 def test_a_merge_is_told_once_and_the_younger_task_is_gone() -> None:
     recognizer, worlds = ScreenRecognizer(), Worlds(1, screens=2)
     told = []

@@ -89,3 +89,13 @@ def test_a_copy_stays_as_it_is() -> None:
     screens.learn(0, FRAMES[2])
     assert copy.frames.tolist() == [2.0]
     assert copy.counts.sum() == 2 * PIXELS
+
+
+def test_the_usual_saving_is_the_mean_over_all_frames_but_the_first() -> None:
+    screens = Screens(PIXELS, LEVELS, 0.2)
+    screens.open(FRAMES[0], owner=0)
+    assert screens.usual_saving.tolist() == [0.0]
+    for saving in (0.5, 0.7):
+        screens.learn(0, FRAMES[1], saving)
+    assert screens.usual_saving[0] == pytest.approx(0.6)
+    assert screens.copy().usual_saving[0] == pytest.approx(0.6)

@@ -1,5 +1,6 @@
 """Contexts from labels and from frames, and how long each was played."""
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,10 @@ def test_the_recognizer_takes_its_own_options_alone() -> None:
 
 
 def test_games_can_be_recognized_by_their_screens() -> None:
-    recognizer = make_recognizer({**OPTIONS, "levels": 4, "side": 20, "recognizer": "screens"})
+    settings = {"levels": 4, "side": 20, "usual": 0.3}
+    recognizer = make_recognizer({**OPTIONS, **settings, "recognizer": "screens"})
     assert isinstance(recognizer, ScreenRecognizer)
-    assert (recognizer.config.levels, recognizer.config.side) == (4, 20)
+    assert settings.items() <= asdict(recognizer.config).items()
 
 
 def test_true_labels_are_numbered_as_the_games_appear() -> None:
