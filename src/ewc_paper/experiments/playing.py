@@ -79,10 +79,14 @@ ATARI_SMALL: dict[str, Any] = {
 }
 # In addition, for several games one after another.
 ATARI_SMALL_TASKS: dict[str, Any] = {
+    "network": "small-wide",
+    "gates": 0.5,
+    "filter_gates": 0.5,
     "fresh_optimizer": True,
-    "strength": 400.0,
+    "strength": 30.0,
+    "floor": 0.05,
     "normalize": 1_000.0,
-    "silence": True,
+    "leak": 0.0,
     "ewc_start": 8_000,  # longer than a screen lasts that the recognizer takes for a game
     **RECOGNIZER,
     "recognizer": "screens",

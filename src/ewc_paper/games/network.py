@@ -34,6 +34,7 @@ NETWORKS = {
     # Those of data-efficient Rainbow for 84x84 pixels, and a small one for 42x42.
     "efficient": Architecture(((32, 5, 5), (64, 5, 5)), 256),
     "small": Architecture(((32, 6, 6), (64, 3, 2)), 256),
+    "small-wide": Architecture(((64, 6, 6), (128, 3, 2)), 512),
     # For the 10x10 pixels of MinAtar.
     "minatar": Architecture(((16, 3, 1),), 128),
     "minatar-wide": Architecture(((32, 3, 1),), 256),

@@ -6,7 +6,10 @@ import torch.nn.functional as F
 
 from ewc_paper.games.network import NETWORKS, QNetwork
 
-SHAPES = {"minatar": (10, 10, 10), "minatar-wide": (10, 10, 10), "small": (4, 42, 42)}
+SHAPES = {
+    **dict.fromkeys(("minatar", "minatar-wide"), (10, 10, 10)),
+    **dict.fromkeys(("small", "small-wide"), (4, 42, 42)),
+}
 
 
 def make(name: str = "minatar", contexts: int = 2) -> QNetwork:

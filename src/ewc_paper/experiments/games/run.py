@@ -90,8 +90,8 @@ class Games(Playing, AgentConfig):
             **ATARI_SMALL,
             **ATARI_SMALL_TASKS,
             "arms": GATED,
-            "games": ("CrazyClimber", "Krull", "UpNDown"),
-            "segment_steps": 24_000,
+            "games": ("RoadRunner", "KungFuMaster", "Krull"),
+            "segment_steps": 60_000,
             "seeds": 2,
         },
         # Ten segments of 5 million frames per game: 50 million, what the pool is chosen by.

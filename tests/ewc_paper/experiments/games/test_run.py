@@ -111,7 +111,10 @@ def test_rows_of_a_replay_memory_that_are_never_written_need_no_disk() -> None:
         ({"n_step": 100, "max_episode_steps": 100}, "--n-step must be below 100, .*; got 100"),
         ({"n_step": 10, "segment_steps": 80}, "--n-step must be below 10, .*; got 10"),
         ({"min_history": 40_000}, "--min-history must be at most 39976, .*; got 40000"),
-        ({"window": 2501}, "--window must be at most 2500, .*; got 2501"),
+        (
+            {"window": 2501, "recognizer": "forget-me-not"},
+            "--window must be at most 2500, .*; got 2501",
+        ),
         ({"sets": 1000, "seeds": 1000}, "more than 10,000 networks"),
     ],
 )
