@@ -169,7 +169,6 @@ class RecognitionConfig:
         "how the game is recognized: as in the paper, or with games as sets of screens, which "
         "takes --levels, --side and --usual alone",
         choices=get_args(RecognizerName),
-        common=True,
     )
     usual: float = option(
         0.0,
