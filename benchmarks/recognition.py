@@ -39,11 +39,11 @@ RECOGNIZERS: dict[str, Callable[[], Recognizer]] = {
 
 @dataclass
 class Log:
-    """The task at every observation of each visit, and the tasks that were merged."""
+    """The task at every observation of each visit, its seconds, and the tasks that were merged."""
 
     visits: list[tuple[str, list[int]]] = field(default_factory=list)
     merged: dict[int, int] = field(default_factory=dict)
-    seconds: float = 0.0
+    seconds: list[float] = field(default_factory=list)
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Outcome:
         delays: agent steps of each visit before the first that is right, all if none is. The first
             visit follows no switch and is left out.
         mistakes: observations of (game, game that the task belongs to).
-        milliseconds: mean time per observation.
+        milliseconds: mean time per observation of the last visit, when all tasks exist.
     """
 
     right: dict[str, float]
@@ -75,7 +75,7 @@ def watch(recognizer: Recognizer, visits: Iterable[tuple[str, Frames]]) -> Log:
         for frame in frames:
             tasks.append(recognizer.observe(frame))
             log.merged.update(getattr(recognizer, "merged", ()))
-        log.seconds += time.thread_time() - start
+        log.seconds.append(time.thread_time() - start)
         log.visits.append((game, tasks))
     return log
 
@@ -101,7 +101,7 @@ def judge(log: Log) -> Outcome:
         Counter(game_of.values()),
         [_delay([game_of[task] == game for task in tasks]) for game, tasks in visits[1:]],
         mistakes,
-        1e3 * log.seconds / observed.total(),
+        1e3 * log.seconds[-1] / len(log.visits[-1][1]),
     )
 
 

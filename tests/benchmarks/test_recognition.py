@@ -37,14 +37,14 @@ def test_tasks_merges_and_mistakes_are_counted() -> None:
 
 
 def test_a_perfect_run_has_no_worst_pair() -> None:
-    text = describe([judge(Log([("A", [0] * 4), ("B", [1] * 4)]))])
-    assert "right 100.00 %, contexts per game 1.00, delay 0.0" in text
+    text = describe([judge(Log([("A", [0] * 4), ("B", [1] * 4)], seconds=[1, 0.002]))])
+    assert "right 100.00 %, contexts per game 1.00, delay 0.0 agent steps, 0.50 ms" in text
     assert text.endswith("worst pair none taken for none (0 observations)")
 
 
 def test_the_worst_are_named() -> None:
     tasks = [("A", [0] * 8), ("B", [0, 0, 1, 1, 1, 1, 1, 2])]
-    text = describe([judge(Log(tasks))])
+    text = describe([judge(Log(tasks, seconds=[0, 0]))])
     assert "right 87.50 %, contexts per game 1.50, delay 8.0 agent steps" in text
     assert "worst game B (75.00 %)" in text
     assert "most contexts B (2)" in text
