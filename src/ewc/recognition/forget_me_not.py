@@ -108,11 +108,9 @@ class ForgetMeNot:
             >>> ewc.ForgetMeNot().observe(np.zeros((8, 8), np.uint8))
             0
         """
-        check_frame(frame)
+        check_frame(frame, self._shape)
         if self._shape is None:
             self._set_frame_shape(frame.shape)
-        elif frame.shape != self._shape:
-            raise ValueError(_shape_error(frame.shape, self._shape))
         self.observations += 1
         cells = self._models.cells(
             to_levels(downscaled(frame, self.config.side), self.config.levels)
@@ -245,14 +243,8 @@ class FrozenRecognizer:
 
     def observe(self, frame: NDArray[np.uint8]) -> int:
         """Observe a frame and return the most probable task."""
-        check_frame(frame)
-        if frame.shape != self._shape:
-            raise ValueError(_shape_error(frame.shape, self._shape))
+        check_frame(frame, self._shape)
         cells = self._models.cells(to_levels(downscaled(frame, self._side), self._models.levels))
         prior = switched(self._log_posterior, self._switch)
         self._log_posterior = normalized(prior + self._models.log_predictive(cells))
         return int(self._log_posterior.argmax())
-
-
-def _shape_error(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
-    return f"expected frames of shape {expected} as before, got {shape}"

@@ -4,14 +4,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def check_frame(frame: object) -> None:
-    """Raise unless this is a frame: uint8 [..., height, width] or [..., height, width, colors]."""
+def check_frame(frame: object, shape: tuple[int, ...] | None) -> None:
+    """Raise unless this is a frame: uint8 [..., height, width] or [..., height, width, colors].
+
+    Args:
+        frame: what was given as a frame.
+        shape: the shape of the frames before, or None if this is the first.
+    """
     if not isinstance(frame, np.ndarray):
         raise TypeError(f"expected a frame as a numpy array, got {type(frame).__name__}")
     if frame.dtype != np.uint8:
         raise TypeError(f"expected a frame of uint8 (0 to 255), got {frame.dtype}")
     if frame.ndim < 2 or frame.size == 0:
         raise ValueError(f"expected a frame [..., height, width], got the shape {frame.shape}")
+    if shape not in (None, frame.shape):
+        raise ValueError(f"expected frames of shape {shape} as before, got {frame.shape}")
 
 
 def downscaled(frame: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:

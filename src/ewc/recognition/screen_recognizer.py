@@ -87,11 +87,9 @@ class ScreenRecognizer:
 
     def observe(self, frame: NDArray[np.uint8]) -> int:
         """Take in a frame and return the most probable task."""
-        check_frame(frame)
+        check_frame(frame, self._shape)
         if self._shape is None:
             self._expect(frame.shape)
-        elif frame.shape != self._shape:
-            raise ValueError(f"expected frames of shape {self._shape} as before, got {frame.shape}")
         self.observations += 1
         self.merged, self.decided = [], False
         levels = to_levels(downscaled(frame, self.config.side), self.config.levels)
@@ -261,9 +259,7 @@ class FrozenScreenRecognizer:
 
     def observe(self, frame: NDArray[np.uint8]) -> int:
         """Take in a frame and return the most probable task."""
-        check_frame(frame)
-        if frame.shape != self._shape:
-            raise ValueError(f"expected frames of shape {self._shape} as before, got {frame.shape}")
+        check_frame(frame, self._shape)
         levels = to_levels(downscaled(frame, self._config.side), self._config.levels)
         histogram = own_histogram(levels, self._config.levels)
         if -np.log(histogram).sum() >= self._config.blank * len(levels) and len(self._screens):

@@ -71,4 +71,11 @@ def test_levels_are_even_parts_of_the_range(levels: int) -> None:
 )
 def test_what_is_no_frame_is_refused(frame: object, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
-        check_frame(frame)
+        check_frame(frame, None)
+
+
+def test_a_frame_of_another_shape_than_those_before_is_refused() -> None:
+    frame = np.zeros((4, 4), dtype=np.uint8)
+    check_frame(frame, (4, 4))
+    with pytest.raises(ValueError, match=r"frames of shape \(4, 5\) as before, got \(4, 4\)"):
+        check_frame(frame, (4, 5))
