@@ -35,7 +35,6 @@ def tables(*, ours_only: bool) -> Iterator[ResultTable]:
     workloads["ewc, single Q"] = ours(network="nature", double=False)
     workloads["ewc, Double Q"] = ours(network="nature")
     workloads["ewc, the paper's network, Double Q"] = ours(network="paper")
-    workloads["ewc, efficient network, Double Q"] = ours(network="efficient")
     workloads["ewc, small network at 42x42, Double Q"] = ours(network="small", size=42)
     measured = best_seconds(workloads, ROUNDS)
     rows: list[ResultRow] = [

@@ -66,7 +66,7 @@ def test_defaults_are_shown_by_preset_where_they_differ(
         *(("perturbation", f"--{option}=1") for option in ("strength", "floor", "normalize")),
         *(("perturbation", f"--{option}=2") for option in ("levels", "prior", "window", "wins")),
         *(("perturbation", f"--{option}=9") for option in ("ewc-start", "min-visit", "side")),
-        *(("perturbation", option) for option in ("--silence", "--fresh-optimizer")),
+        ("perturbation", "--fresh-optimizer"),
         ("recognition", "--history=1"),
         ("learning-curves", "--seeds=2"),
         ("games", "--hist=2"),

@@ -73,7 +73,6 @@ ATARI_SMALL: dict[str, Any] = {
     "epsilon": 0.05,
     "epsilon_start": 1_600,
     "epsilon_end": 8_000,
-    "leak": 0.3,
     "test_epsilon": 0.05,  # a policy that never errs can face the same wall forever
     "report_every": 2_000,
 }
@@ -86,7 +85,6 @@ ATARI_SMALL_TASKS: dict[str, Any] = {
     "strength": 30.0,
     "floor": 0.05,
     "normalize": 1_000.0,
-    "leak": 0.0,
     "ewc_start": 8_000,  # longer than a screen lasts that the recognizer takes for a game
     **RECOGNIZER,
     "recognizer": "screens",

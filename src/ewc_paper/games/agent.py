@@ -48,7 +48,7 @@ class Agent:
         self.learning = QLearning(self.network, self.target, config.double, device)
         self.memory = EWC(
             self.network,
-            strength=config.resolved_strength,
+            strength=config.strength,
             parameters=SHARED,
             keep_tasks=True,
         )
@@ -159,8 +159,7 @@ class Agent:
         self, batches: Iterable[Transitions], random: np.random.Generator
     ) -> dict[str, Tensor]:
         """Return the Fisher diagonal of the shared weights in the present context."""
-        kind, leak = self.config.fisher, self.config.leak
-        return q_network_fisher(self.learning, batches, kind=kind, leak=leak, random=random)
+        return q_network_fisher(self.learning, batches, random)
 
     def consolidate(
         self, batches: Iterable[Transitions], random: np.random.Generator

@@ -19,7 +19,8 @@ Where the paper's appendix contradicts itself or leaves something open, it is se
 4. Switch matrix Γ of the recognizer: its rows sum to one for two contexts only; we share the
    switch probability evenly among the others (see `ewc.recognition`).
 5. "Maximum learning rate" 2.5e-3: RMSProp's step is rate / √(v + ε²) with ε = rate / maximum.
-6. The Fisher is not specified for a Q-network. `fisher` chooses; each has a default strength.
+6. The Fisher is not specified for a Q-network. We take that of a Gaussian around Q, summed over
+   actions. The paper's λ of 400 belongs to another scale; 1 is our choice.
 """
 
 from dataclasses import dataclass
@@ -30,12 +31,8 @@ from ewc.step_size import How
 from ewc_paper.games.network import NETWORKS
 from ewc_paper.options import option
 
-FisherKind = Literal["gaussian", "td", "td-minibatch"]
 OptimizerName = Literal["rmsprop", "adam"]
 RecognizerName = Literal["forget-me-not", "screens"]
-
-# λ where none is given. The paper's 400 fits the squared minibatch gradient, the smallest of them.
-STRENGTHS: dict[str, float] = {"gaussian": 1.0, "td": 10.0, "td-minibatch": 400.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,29 +85,20 @@ class ExplorationConfig:
 class QFisherConfig:
     """The Fisher of the Q-network."""
 
-    fisher: FisherKind = option(
-        "gaussian", "which Fisher", choices=get_args(FisherKind), common=True
-    )
     fisher_batches: int = option(100, "minibatches per Fisher", low=1)
-    leak: float = option(
-        0.0, "slope that the Fisher assumes for units where they are off", low=0, high=1
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConsolidationConfig:
     """Elastic weight consolidation, when the task changes."""
 
-    strength: float | None = option(
-        None, "λ of EWC; none takes the default of the Fisher's kind", low=0, common=True
-    )
+    strength: float = option(1.0, "λ of EWC", low=0, common=True)
     floor: float = option(
         0.0, "fraction of each layer's mean Fisher added to all its entries", low=0, high=1e6
     )
     normalize: float | None = option(
         None, "trace that each task's Fisher is scaled to", low=1e-9, high=1e12
     )
-    silence: bool = option(False, "zero the gains of units that are dead on a task when it is left")
     how: How = option("proximal", "how the pull is computed", choices=get_args(How))
     ewc_start: int = option(5_000_000, "steps in a task before it is protected", low=0)
     min_visit: int = option(  # so that a task the recognizer mistook for another stays as it was
@@ -192,7 +180,3 @@ class AgentConfig(
     MeasurementConfig,
 ):
     """An agent that learns games one after another: all groups together."""
-
-    @property
-    def resolved_strength(self) -> float:
-        return STRENGTHS[self.fisher] if self.strength is None else self.strength

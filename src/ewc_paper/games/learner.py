@@ -17,7 +17,6 @@ from ewc_paper.errors import RunError
 from ewc_paper.games.agent import Agent
 from ewc_paper.games.arms import ARMS
 from ewc_paper.games.config import AgentConfig
-from ewc_paper.games.consolidation import silence_dead_units
 from ewc_paper.games.contexts import ContextTracker, Merge, Recognize, make_recognizer
 from ewc_paper.games.experience import Experience
 from ewc_paper.games.exploration import exploration_rate
@@ -157,14 +156,10 @@ class ContinualLearner:
         )
         if not due or len(self.experience.replays[context]) == 0:
             return  # without a transition there is nothing to compute a Fisher from
-        silenced = 0
-        if config.silence:
-            batches = self.batches(context, self._random_at_this_step("dead units"))
-            silenced = silence_dead_units(self.agent.network, batches)
         random = self._random_at_this_step("fisher")
         fisher = self.agent.consolidate(self.batches(context, random), random)
         self.contexts.mark_consolidated(context)
-        self.measurements.record_consolidation(fisher, silenced)
+        self.measurements.record_consolidation(fisher)
 
     def batches(self, context: int, random: np.random.Generator) -> Iterator[Transitions]:
         """Yield the minibatches of a context that its Fisher is computed from."""

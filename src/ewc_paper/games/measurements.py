@@ -87,7 +87,7 @@ class Measurements:
             }
         )
 
-    def record_consolidation(self, fisher: Mapping[str, Tensor], silenced_units: int) -> None:
+    def record_consolidation(self, fisher: Mapping[str, Tensor]) -> None:
         """Record that the present context was consolidated with this Fisher."""
         self._waiting.append(
             {
@@ -97,7 +97,6 @@ class Measurements:
                 "trace": trace(fisher),
                 "largest": max(float(tensor.max()) for tensor in fisher.values()),
                 "wells": len(self._agent.memory.tasks),
-                "silenced": silenced_units,
             }
         )
 

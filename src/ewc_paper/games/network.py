@@ -11,7 +11,6 @@ with the others (context-dependent gating, Masse et al. 2018, by the paper's own
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -31,8 +30,7 @@ class Architecture(NamedTuple):
 NETWORKS = {
     "paper": Architecture(((32, 8, 4), (64, 4, 2), (128, 3, 1)), 1024),
     "nature": Architecture(((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
-    # Those of data-efficient Rainbow for 84x84 pixels, and a small one for 42x42.
-    "efficient": Architecture(((32, 5, 5), (64, 5, 5)), 256),
+    # For 42x42 pixels.
     "small": Architecture(((32, 6, 6), (64, 3, 2)), 256),
     "small-wide": Architecture(((64, 6, 6), (128, 3, 2)), 512),
     # For the 10x10 pixels of MinAtar.
@@ -110,7 +108,6 @@ class QNetwork(nn.Module):
         self._gates = [*[filter_gates] * len(architecture.convolutions), gates, 0.0]
         self._seed = seed
         self.context = 0
-        self._leak = 0.0
         self._draw_weights(torch.Generator().manual_seed(seed))
 
     @torch.no_grad()
@@ -181,7 +178,7 @@ class QNetwork(nn.Module):
             else:
                 x = F.conv2d(x, weight, bias, layer.stride) * gain[:, None, None]
             if number < last:
-                x = _rectified(x, self._leak)
+                x = torch.relu_(x)
             yield x
 
     def _weights(
@@ -199,20 +196,3 @@ class QNetwork(nn.Module):
             starts = torch.arange(places, device=inputs.device) * self.widths[number - 1]
             weight = weight.index_select(1, (starts[:, None] + inputs).flatten())
         return weight, gain, bias
-
-    @contextmanager
-    def leaking(self, slope: float) -> Iterator[None]:
-        """Let gradients pass through inactive units, times `slope`; the values stay the same."""
-        self._leak = slope
-        try:
-            yield
-        finally:
-            self._leak = 0.0
-
-
-def _rectified(x: Tensor, leak: float) -> Tensor:
-    """max(x, 0), whose gradient where x < 0 is `leak` instead of 0."""
-    if leak == 0:
-        return torch.relu_(x)
-    below = leak * x.clamp(max=0)
-    return torch.relu(x) + (below - below.detach())

@@ -5,7 +5,7 @@ from dataclasses import asdict, fields
 import pytest
 
 from ewc.recognition import ForgetMeNot, RecognizerConfig
-from ewc_paper.games.config import RECOGNIZER, STRENGTHS, AgentConfig, FisherKind
+from ewc_paper.games.config import RECOGNIZER, AgentConfig
 from ewc_paper.options import check_options, groups, values_of
 
 
@@ -24,9 +24,3 @@ def test_the_recognizers_settings_are_the_librarys() -> None:
     assert ours == asdict(RecognizerConfig()) == asdict(ForgetMeNot().config)
     with pytest.raises(ValueError, match="levels"):
         AgentConfig(levels=1)
-
-
-@pytest.mark.parametrize("kind", STRENGTHS)
-def test_the_strength_depends_on_the_fisher_unless_given(kind: FisherKind) -> None:
-    assert AgentConfig(fisher=kind).resolved_strength == STRENGTHS[kind]
-    assert AgentConfig(fisher=kind, strength=0.0).resolved_strength == 0.0

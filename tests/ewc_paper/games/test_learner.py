@@ -60,7 +60,6 @@ ATARI: dict[str, Any] = {
     "segment_steps": 120,
     "max_episode_steps": 40,
     "average_span": 3,
-    "silence": True,
     "ewc_start": 50,
     "levels": 16,
     "prior": 0.1,
@@ -105,15 +104,6 @@ def test_tasks_are_consolidated_at_switches_by_the_protected_alone() -> None:
         (800, 1, 2),
     ]
     assert all(row["trace"] > 0 for row in fishers)
-
-
-def test_units_are_silenced_when_their_task_is_left() -> None:
-    options = config("ewc-labels", "atari")
-    rows = rows_of(options, "fisher")
-    assert rows
-    assert all(0 < row["silenced"] < 32 + 64 + 256 for row in rows)
-    options["settings"] = {**ATARI, "silence": False}
-    assert not any(row["silenced"] for row in rows_of(options, "fisher"))
 
 
 def test_a_task_is_tested_and_left_with_the_average_of_the_last_parameters(

@@ -66,7 +66,7 @@ def test_a_row_of_a_consolidation_has_the_fisher_s_trace() -> None:
     clock, measurements = make()
     clock.tick()
     fisher = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([[4.0]])}
-    measurements.record_consolidation(fisher, silenced_units=3)
+    measurements.record_consolidation(fisher)
     assert list(measurements.waiting_rows()) == [
         {
             "kind": "fisher",
@@ -75,14 +75,13 @@ def test_a_row_of_a_consolidation_has_the_fisher_s_trace() -> None:
             "trace": 7.0,
             "largest": 4.0,
             "wells": 0,
-            "silenced": 3,
         }
     ]
 
 
 def test_rows_are_reported_once_and_in_order() -> None:
     _, measurements = make()
-    measurements.record_consolidation({"a": torch.ones(1)}, 0)
+    measurements.record_consolidation({"a": torch.ones(1)})
     measurements.record_training()
     assert [row["kind"] for row in measurements.waiting_rows()] == ["fisher", "train"]
     assert list(measurements.waiting_rows()) == []
@@ -91,7 +90,7 @@ def test_rows_are_reported_once_and_in_order() -> None:
 def test_rows_that_still_wait_are_part_of_the_state() -> None:
     _, first = make()
     _, second = make()
-    first.record_consolidation({"a": torch.ones(1)}, 0)
+    first.record_consolidation({"a": torch.ones(1)})
     first.record_training()
     reported = next(first.waiting_rows())
     second.load_state_dict(first.state_dict())

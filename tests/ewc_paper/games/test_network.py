@@ -83,7 +83,7 @@ def test_a_new_context_changes_nothing_and_its_own_numbers_change_it_alone() -> 
 
 
 def test_initial_weights_are_within_one_over_the_root_of_the_incoming_units() -> None:
-    for layer in make("efficient").layers:
+    for layer in make("nature").layers:
         bound = layer.weight[0].numel() ** -0.5
         assert 0.99 * bound < layer.weight.abs().max() <= bound
         assert layer.weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.05)
