@@ -6,15 +6,23 @@ import numpy as np
 
 from ewc_paper.games.agent import Agent
 from ewc_paper.games.config import AgentConfig
+from ewc_paper.games.gated_agent import GatedAgent
 from ewc_paper.games.replay import Transitions
 from ewc_paper.games.worlds.game import Frame, GameStep
 
 STATE_SHAPE, ACTIONS = (10, 10, 10), 6
 
 
-def make_agent(*, gated: bool = False, **options: Any) -> Agent:
-    given: dict[str, Any] = {"network": "minatar", "history": 1, "batch_size": 8, **options}
-    return Agent(AgentConfig(**given), STATE_SHAPE, ACTIONS, seed=0, gated=gated)
+SMALL: dict[str, Any] = {"network": "minatar", "history": 1, "batch_size": 8}
+
+
+def make_agent(**options: Any) -> Agent:
+    return Agent(AgentConfig(**{**SMALL, **options}), STATE_SHAPE, ACTIONS, seed=0)
+
+
+def make_gated_agent(**options: Any) -> GatedAgent:
+    given = {**SMALL, "gates": 0.5, "filter_gates": 0.5, "optimizer": "adam", **options}
+    return GatedAgent(AgentConfig(**given), STATE_SHAPE, ACTIONS, seed=0)
 
 
 def make_transitions(seed: int = 0, count: int = 8) -> Transitions:

@@ -12,8 +12,8 @@ from torch.optim import Adam, Optimizer
 
 from ewc.memory import EWC
 from ewc_paper.games.config import AgentConfig
-from ewc_paper.games.consolidation import q_network_fisher, raised, used_weights
-from ewc_paper.games.network import SHARED, QNetwork
+from ewc_paper.games.consolidation import q_network_fisher
+from ewc_paper.games.network import NETWORKS, SHARED, Architecture, QNetwork
 from ewc_paper.games.parameter_average import ParameterAverage, copy_parameters
 from ewc_paper.games.q_learning import QLearning
 from ewc_paper.games.replay import Transitions
@@ -27,8 +27,8 @@ class Agent:
         config: its network, learning and memory of tasks.
         state_shape: channels, height and width of a state.
         num_actions: number of actions.
-        seed: seed of the initial weights and of the gates.
-        gated: whether each context does without some of the units.
+        seed: seed of the initial weights.
+        architecture: its network, if it is another than the config names.
     """
 
     def __init__(
@@ -38,13 +38,13 @@ class Agent:
         num_actions: int,
         seed: int,
         *,
-        gated: bool = False,
+        architecture: Architecture | None = None,
     ) -> None:
-        self.config, self.num_actions = config, num_actions
+        self.config = config
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        gates = {"gates": config.gates, "filter_gates": config.filter_gates} if gated else {}
-        self.network = QNetwork(config.network, state_shape, num_actions, seed, **gates).to(device)
-        self.target = QNetwork(config.network, state_shape, num_actions, seed, **gates).to(device)
+        layers = architecture or NETWORKS[config.network]
+        self.network = QNetwork(layers, state_shape, num_actions, seed).to(device)
+        self.target = QNetwork(layers, state_shape, num_actions, seed).to(device)
         self.learning = QLearning(self.network, self.target, config.double, device)
         self.memory = EWC(
             self.network,
@@ -63,6 +63,11 @@ class Agent:
     @property
     def context(self) -> int:
         return self.network.context
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The contexts that are remembered."""
+        return self.memory.tasks
 
     def add_context(self) -> None:
         """Give both networks one more context."""
@@ -114,9 +119,7 @@ class Agent:
             random: source of the random actions.
         """
         values: Tensor = self.network(self.learning.tensor(states), folded=True)
-        explore = random.random(len(states)) < epsilon
-        anything = random.integers(0, self.num_actions, len(states))
-        return np.where(explore, anything, values.argmax(1).cpu().numpy())
+        return epsilon_greedy(values, epsilon, random)
 
     @torch.no_grad()
     def action_values(self, states: Tensor) -> Tensor:
@@ -175,8 +178,9 @@ class Agent:
         """
         fisher = self.fisher(batches, random)
         self.memory.consolidate(
-            raised(fisher, used_weights(self.network), self.config.floor),
+            fisher,
             task=str(self.context),
+            floor=self.config.floor,
             normalize=self.config.normalize,
         )
         return fisher
@@ -212,6 +216,15 @@ class Agent:
         self.network.enter(state["context"])
         self.target.enter(state["context"])
         self._leave_out(state["context"])
+
+
+def epsilon_greedy(
+    values: Tensor, epsilon: float, random: np.random.Generator
+) -> NDArray[np.int64]:
+    """Return one action per row of values [n, actions]: random with probability `epsilon`."""
+    explore = random.random(len(values)) < epsilon
+    anything = random.integers(0, values.shape[1], len(values))
+    return np.where(explore, anything, values.argmax(1).cpu().numpy())
 
 
 def make_optimizer(config: AgentConfig, parameters: list[nn.Parameter]) -> Optimizer:

@@ -7,14 +7,14 @@ unit variance, estimated from minibatches of the task's replay memory, for the w
 share.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ewc.fisher import fisher_diagonal
-from ewc_paper.games.network import SHARED, GainsAndBiases, QNetwork
+from ewc_paper.games.network import SHARED
 from ewc_paper.games.q_learning import QLearning
 from ewc_paper.games.replay import Transitions
 
@@ -54,36 +54,3 @@ def _signs(
 def _signed_sum(values: Tensor, signs: Tensor | None) -> Tensor:
     assert signs is not None
     return (values * signs.to(values)).sum(1)
-
-
-def used_weights(network: QNetwork) -> dict[str, Tensor]:
-    """Return which shared weights the present context uses, as a mask by name.
-
-    A context does not use the weights of units whose gain is zero, neither those that lead to such
-    a unit nor those that come from it. Whatever happens to them, the context plays the same.
-    """
-    own = network.contexts[network.context]
-    assert isinstance(own, GainsAndBiases)
-    masks: dict[str, Tensor] = {}
-    incoming: Tensor | None = None  # whether each unit of the layer before is used
-    for number, (layer, gain) in enumerate(zip(network.layers, own.gains, strict=True)):
-        weight, outgoing = layer.weight, gain.detach() != 0
-        assert isinstance(weight, Tensor)
-        mask = torch.ones_like(weight, dtype=torch.bool)
-        mask[~outgoing] = False
-        if incoming is not None:
-            # A linear layer after a convolution sees all filters of a place before the next place.
-            mask[:, ~incoming.repeat(weight.shape[1] // len(incoming))] = False
-        masks[f"layers.{number}.weight"] = mask
-        incoming = outgoing
-    return masks
-
-
-def raised(
-    fisher: Mapping[str, Tensor], used: Mapping[str, Tensor], floor: float
-) -> dict[str, Tensor]:
-    """Return the Fisher with `floor` times each layer's mean added to the weights in use."""
-    return {
-        name: tensor + floor * tensor[used[name]].mean() * used[name]
-        for name, tensor in fisher.items()
-    }

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ewc_paper.games.agent import Agent
+from ewc_paper.games.gated_agent import AnyAgent
 from ewc_paper.games.replay import Replay
 
 LANDMARK_STATES = 256  # states stored per game
@@ -30,7 +30,7 @@ class Landmark(NamedTuple):
     values: Tensor  # [n, actions]
     context: int  # that the states were played in
 
-    def drift(self, agent: Agent) -> Drift:
+    def drift(self, agent: AnyAgent) -> Drift:
         """Compare the present network with the stored action values."""
         chosen = _values_in(agent, self.states, self.context).argmax(1, keepdim=True)
         best, greedy = self.values.max(1, keepdim=True)
@@ -45,7 +45,7 @@ class Landmarks:
     def __init__(self) -> None:
         self._landmarks: dict[str, Landmark] = {}
 
-    def store(self, game: str, agent: Agent, replay: Replay, context: int) -> None:
+    def store(self, game: str, agent: AnyAgent, replay: Replay, context: int) -> None:
         """Store states of a game that is being left, in place of older ones.
 
         Args:
@@ -58,7 +58,7 @@ class Landmarks:
         states = torch.from_numpy(replay.spread_states(LANDMARK_STATES))
         self._landmarks[game] = Landmark(states, _values_in(agent, states, context), context)
 
-    def drift(self, agent: Agent) -> dict[str, Drift]:
+    def drift(self, agent: AnyAgent) -> dict[str, Drift]:
         """Return the drift of the agent's network on each game that was left."""
         return {game: landmark.drift(agent) for game, landmark in self._landmarks.items()}
 
@@ -69,7 +69,7 @@ class Landmarks:
         self._landmarks = {game: Landmark(**landmark) for game, landmark in state.items()}
 
 
-def _values_in(agent: Agent, states: Tensor, context: int) -> Tensor:
+def _values_in(agent: AnyAgent, states: Tensor, context: int) -> Tensor:
     """Return the action values of states in a context; the agent stays in its own."""
     present = agent.context
     agent.act_in(context)

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 
 from ewc_paper.errors import RunError
-from ewc_paper.games.agent import Agent
 from ewc_paper.games.arms import ARMS
 from ewc_paper.games.config import AgentConfig
 from ewc_paper.games.contexts import ContextTracker, Merge, Recognize, make_recognizer
 from ewc_paper.games.experience import Experience
 from ewc_paper.games.exploration import exploration_rate
+from ewc_paper.games.gated_agent import make_agent
 from ewc_paper.games.measurements import Measurements, MetricsRow
 from ewc_paper.games.replay import ReplayRow, Transitions
 from ewc_paper.games.running_game import RunningGame
@@ -63,7 +63,7 @@ class ContinualLearner:
         channels, height, width = game.frame_shape
         state_shape = (config.history * channels, height, width)
         self.clock = SegmentClock(schedule, config.segment_steps, config.environments)
-        self.agent = Agent(
+        self.agent = make_agent(
             config,
             state_shape,
             game.num_actions,

@@ -8,10 +8,10 @@ import numpy as np
 from torch import Tensor
 
 from ewc.fisher.scaling import trace
-from ewc_paper.games.agent import Agent
 from ewc_paper.games.config import AgentConfig
 from ewc_paper.games.contexts import Recognize
 from ewc_paper.games.evaluation import Evaluation
+from ewc_paper.games.gated_agent import AnyAgent
 from ewc_paper.games.landmarks import Landmarks
 from ewc_paper.games.replay import Replay
 from ewc_paper.games.scores import normalized
@@ -57,7 +57,7 @@ class Measurements:
     """
 
     def __init__(
-        self, clock: SegmentClock, agent: Agent, games: list[str], config: AgentConfig, seed: int
+        self, clock: SegmentClock, agent: AnyAgent, games: list[str], config: AgentConfig, seed: int
     ) -> None:
         self._clock, self._agent, self._games, self._config = clock, agent, games, config
         self._evaluation = Evaluation(config, seed)
@@ -96,7 +96,7 @@ class Measurements:
                 "context": self._agent.context,
                 "trace": trace(fisher),
                 "largest": max(float(tensor.max()) for tensor in fisher.values()),
-                "wells": len(self._agent.memory.tasks),
+                "wells": len(self._agent.tasks),
             }
         )
 

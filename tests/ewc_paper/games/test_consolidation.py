@@ -9,7 +9,6 @@ from support.acting import ACTIONS, make_agent, make_transitions
 from torch import Tensor
 
 from ewc_paper.games.agent import Agent
-from ewc_paper.games.consolidation import raised, used_weights
 
 
 def double_agent(**settings: Any) -> Agent:
@@ -69,25 +68,3 @@ def test_contexts_have_no_part_in_it() -> None:
     agent = double_agent()
     fisher = agent.fisher([make_transitions()], np.random.default_rng(0))
     assert fisher.keys() == shared(agent).keys()
-
-
-def test_weights_that_a_context_does_not_use_are_those_that_change_nothing() -> None:
-    agent = double_agent(gated=True, gates=0.5, filter_gates=0.5)
-    states = torch.from_numpy(make_transitions().states)
-    used = used_weights(agent.network)
-    before = agent.action_values(states)
-    with torch.no_grad():
-        for name, weight in shared(agent).items():
-            weight[~used[name]] = 1e3
-    assert torch.equal(agent.action_values(states), before)
-    gradients = squared_gradient(agent, agent.network(states).abs().sum())
-    for name, gradient in gradients.items():
-        assert (gradient[~used[name]] == 0).all()
-        assert 0.2 < used[name].double().mean() < 0.6
-        assert (gradient[used[name]] != 0).double().mean() > 0.3  # a ReLU may close the others
-
-
-def test_the_floor_is_added_to_the_weights_in_use() -> None:
-    fisher = {"w": torch.tensor([[1.0, 3.0], [0.0, 0.0]])}
-    used = {"w": torch.tensor([[True, True], [False, False]])}
-    assert raised(fisher, used, 0.5)["w"].tolist() == [[2.0, 4.0], [0.0, 0.0]]

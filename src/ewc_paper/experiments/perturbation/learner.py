@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 from ewc.perturbation import NoiseShape, perturbed
 from ewc_paper.errors import RunError
+from ewc_paper.games.agent import Agent
 from ewc_paper.games.config import AgentConfig
 from ewc_paper.games.episodes import play_episodes
 from ewc_paper.games.learner import ContinualLearner
+from ewc_paper.games.network import QNetwork
 from ewc_paper.games.scores import normalized
 from ewc_paper.games.worlds.game import make_game
 from ewc_paper.seeding import derive_seed, generator
@@ -58,6 +60,11 @@ class NoiseLearner(ContinualLearner):
             self.measured += 1
             yield row
 
+    @property
+    def _network(self) -> QNetwork:
+        assert isinstance(self.agent, Agent)  # a game alone has no gates
+        return self.agent.network
+
     @cached_property
     def _fisher(self) -> dict[str, Tensor]:
         """The Fisher at the end of training, which is the same in a resumed run."""
@@ -71,7 +78,7 @@ class NoiseLearner(ContinualLearner):
             make_game(game, config.size, config.max_episode_steps)
             for _ in range(self.noise["noise_episodes"])
         ]
-        with at_every_pass(self.agent.network, self._drawn_noise(shape, scale)):
+        with at_every_pass(self._network, self._drawn_noise(shape, scale)):
             # The episodes run side by side, and all of them share the noise of a step.
             episodes = play_episodes(
                 self.agent,
@@ -93,7 +100,7 @@ class NoiseLearner(ContinualLearner):
         """Return a context in which the weights have noise, drawn again each time."""
         try:
             return perturbed(
-                self.agent.network,
+                self._network,
                 self._fisher,
                 scale,
                 shape=shape,

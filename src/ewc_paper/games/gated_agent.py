@@ -1,0 +1,271 @@
+"""An agent whose contexts each use a part of one network: `Agent` on the part in use.
+
+The weights of all contexts are in a pool. When a context is entered, its part is cut from the pool
+and trained as a small network of its own, pulled toward the solutions of the other contexts where
+they use the same weights. When it is left, its part is written back. Weights that a context does
+not use stay as they are while it is trained.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ewc_paper.games.agent import Agent, epsilon_greedy
+from ewc_paper.games.config import AgentConfig
+from ewc_paper.games.gates import Gates, narrowed
+from ewc_paper.games.network import NETWORKS, SHARED, QNetwork
+from ewc_paper.games.replay import Transitions
+
+Weights = dict[str, Tensor]  # by name of the parameter
+
+
+class Solution(NamedTuple):
+    """What is remembered of a context: the precision and the value of each weight it uses."""
+
+    precision: Weights
+    anchor: Weights
+
+
+class GatedAgent:
+    """Plays and learns in one context at a time, as `Agent` does; moments always start anew.
+
+    Args:
+        config: its network, gates, learning and memory of tasks.
+        state_shape: channels, height and width of a state.
+        num_actions: number of actions.
+        seed: seed of the initial weights and of the gates.
+    """
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        state_shape: tuple[int, int, int],
+        num_actions: int,
+        seed: int,
+    ) -> None:
+        self.config = config
+        whole = NETWORKS[config.network]
+        self._part = narrowed(whole, config.gates, config.filter_gates)
+        self._shape = state_shape, num_actions, seed
+        self._agent = self._make_agent()
+        network = QNetwork(whole, *self._shape).to(self._agent.learning.device)
+        self._gates = Gates(network, self._agent.network, seed)
+        # Of the network and of the target network: shared weights, and what belongs to contexts.
+        self._pools = [_shared(network), _shared(network)]
+        self._own: list[dict[int, Weights]] = [{}, {}]
+        self._solutions: dict[int, Solution] = {}
+        self._acting: dict[int, QNetwork] = {}  # other contexts' networks, for a while
+        self._start(0)
+
+    def _make_agent(self) -> Agent:
+        return Agent(self.config, *self._shape, architecture=self._part)
+
+    @property
+    def context(self) -> int:
+        """The context that it acts in."""
+        return self._context
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The contexts that are remembered."""
+        return tuple(map(str, self._solutions))
+
+    def enter(self, context: int) -> None:
+        """Play and learn in this context from now on, without the pull of its own old well."""
+        self._put_back()
+        self._start(context)
+
+    def _networks(self) -> tuple[QNetwork, QNetwork]:
+        return self._agent.network, self._agent.target
+
+    def _put_back(self) -> None:
+        """Write what was trained to the pool."""
+        for network, pool, own in zip(self._networks(), self._pools, self._own, strict=True):
+            self._gates.put(_shared(network), self._trained, pool)
+            own[self._trained] = _of_context(network)
+
+    def _start(self, context: int) -> None:
+        """Cut a context from the pool, to be trained."""
+        self._context = self._trained = context
+        self._acting.clear()
+        self._agent = self._make_agent()
+        self._remember_others()
+        for network, pool, own in zip(self._networks(), self._pools, self._own, strict=True):
+            _load(network, self._gates.cut(pool, context) | own.get(context, {}))
+
+    def _remember_others(self) -> None:
+        """Give the agent's memory the solutions of all other contexts."""
+        for context, solution in self._solutions.items():
+            if context == self._trained:
+                continue
+            precision, anchor = (
+                self._gates.moved(part, context, self._trained, self._pools[0]) for part in solution
+            )
+            _load(self._agent.network, anchor)
+            self._agent.memory.anchor(precision, task=_task(context))
+
+    def forget(self, context: int) -> None:
+        """Let nothing pull toward the solution of this context any more."""
+        self._solutions.pop(context, None)
+        if _task(context) in self._agent.tasks:
+            self._agent.memory.forget(_task(context))
+
+    def act_in(self, context: int) -> None:
+        """Act in this context for a while, as in a test; learning needs `enter`."""
+        self._context = context
+
+    def _acting_network(self) -> QNetwork:
+        """Return the network of the context that it acts in."""
+        if self._context == self._trained:
+            return self._agent.network
+        if self._context not in self._acting:
+            self._put_back()
+            network = QNetwork(self._part, *self._shape).to(self._agent.learning.device)
+            network.add_context()
+            own = self._own[0].get(self._context, {})
+            _load(network, self._gates.cut(self._pools[0], self._context) | own)
+            self._acting[self._context] = network
+        return self._acting[self._context]
+
+    @torch.no_grad()
+    def act(
+        self, states: NDArray[np.uint8], epsilon: float, random: np.random.Generator
+    ) -> NDArray[np.int64]:
+        """Return one action per state; see `Agent.act`."""
+        values = self._acting_network()(self._agent.learning.tensor(states), folded=True)
+        return epsilon_greedy(values, epsilon, random)
+
+    @torch.no_grad()
+    def action_values(self, states: Tensor) -> Tensor:
+        """Return Q(s, ·) of states [n, channels, height, width], on the CPU."""
+        values: Tensor = self._acting_network()(states.to(self._agent.learning.device))
+        return values.cpu()
+
+    def learn(self, transitions: Transitions) -> float:
+        """Take one step of the optimizer, with the pull of the memory; return the loss."""
+        self._acting.clear()
+        return self._agent.learn(transitions)
+
+    def update_target(self) -> None:
+        """Copy the network to the target network."""
+        self._agent.update_target()
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Use the average of the parameters since the context was entered while a block runs."""
+        self._acting.clear()
+        with self._agent.averaged():
+            yield
+        self._acting.clear()
+
+    def adopt_average(self) -> None:
+        """Replace the parameters by their average, and start another average."""
+        self._acting.clear()
+        self._agent.adopt_average()
+
+    def fisher(self, batches: Iterable[Transitions], random: np.random.Generator) -> Weights:
+        """Return the Fisher diagonal of the shared weights that the present context uses."""
+        return self._agent.fisher(batches, random)
+
+    def consolidate(self, batches: Iterable[Transitions], random: np.random.Generator) -> Weights:
+        """Remember the shared weights as the solution of the present context.
+
+        Args:
+            batches: minibatches of the context's replay memory.
+            random: source of randomness for the Fisher.
+
+        Returns:
+            The Fisher diagonal, before the floor is added and the trace is normalized.
+        """
+        fisher = self.fisher(batches, random)
+        precision = self._agent.memory.consolidate(
+            fisher,
+            task=_task(self._trained),
+            floor=self.config.floor,
+            normalize=self.config.normalize,
+        )
+        self._solutions.pop(self._trained, None)  # so that tasks are in the order of their wells
+        self._solutions[self._trained] = Solution(precision, _shared(self._agent.network))
+        return fisher
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the pool, the contexts, the solutions and the agent of the present context."""
+        return {
+            "context": self._trained,
+            "pools": _with_text_keys(enumerate(self._pools)),
+            "own": _with_text_keys(
+                (number, _with_text_keys(own.items())) for number, own in enumerate(self._own)
+            ),
+            "solutions": _with_text_keys((c, s._asdict()) for c, s in self._solutions.items()),
+            "agent": self._agent.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state of an agent with the same config."""
+        self._pools = list(state["pools"].values())
+        self._own = [_with_number_keys(own) for own in state["own"].values()]
+        self._solutions = {
+            context: Solution(**solution)
+            for context, solution in _with_number_keys(state["solutions"]).items()
+        }
+        self._start(state["context"])
+        self._agent.load_state_dict(state["agent"])
+
+
+AnyAgent = Agent | GatedAgent
+
+
+def make_agent(
+    config: AgentConfig,
+    state_shape: tuple[int, int, int],
+    num_actions: int,
+    seed: int,
+    *,
+    gated: bool,
+) -> AnyAgent:
+    """Make the agent of an arm with or without gates."""
+    return (GatedAgent if gated else Agent)(config, state_shape, num_actions, seed)
+
+
+def _task(context: int) -> str:
+    """Return the name of a context in the memory, in which the trained one is always number 0."""
+    return f"context {context}"
+
+
+def _shared(network: QNetwork) -> Weights:
+    """Return a copy of the weights that contexts share."""
+    return _copied(network, SHARED.removesuffix("*"))
+
+
+def _of_context(network: QNetwork) -> Weights:
+    """Return a copy of gains and biases."""
+    return _copied(network, "contexts.")
+
+
+def _copied(network: QNetwork, prefix: str) -> Weights:
+    return {
+        name: parameter.detach().clone()
+        for name, parameter in network.named_parameters()
+        if name.startswith(prefix)
+    }
+
+
+@torch.no_grad()
+def _load(network: QNetwork, values: Mapping[str, Tensor]) -> None:
+    """Copy values into the parameters of these names."""
+    parameters = dict(network.named_parameters())
+    for name, value in values.items():
+        parameters[name].copy_(value)
+
+
+def _with_text_keys(items: Iterable[tuple[int, Any]]) -> dict[str, Any]:
+    return {str(key): value for key, value in items}
+
+
+def _with_number_keys(items: Mapping[str, Any]) -> dict[int, Any]:
+    return {int(key): value for key, value in items.items()}

@@ -1,0 +1,200 @@
+"""What an agent changes that trains a part of its network, and what it remembers of the others."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.acting import ACTIONS, STATE_SHAPE, make_gated_agent, make_transitions
+from torch import Tensor
+
+from ewc.warnings import EWCWarning
+from ewc_paper.games.agent import Agent
+from ewc_paper.games.config import AgentConfig
+from ewc_paper.games.gated_agent import GatedAgent, make_agent
+
+STATES = torch.from_numpy(make_transitions(7).states)
+
+
+def values_in(agent: GatedAgent, context: int) -> Tensor:
+    present = agent.context
+    agent.act_in(context)
+    values = agent.action_values(STATES)
+    agent.act_in(present)
+    return values
+
+
+def pool_of(agent: GatedAgent) -> dict[str, Tensor]:
+    """The shared weights of the whole network, with what is being trained."""
+    agent.enter(agent.context)
+    return {name: weight.clone() for name, weight in agent.state_dict()["pools"]["0"].items()}
+
+
+def used_by(agent: GatedAgent, context: int) -> dict[str, Tensor]:
+    pool = {name: torch.zeros_like(weight) for name, weight in pool_of(agent).items()}
+    agent._gates.put(
+        {n: torch.ones_like(w) for n, w in agent._gates.cut(pool, context).items()}, context, pool
+    )
+    return {name: weight.bool() for name, weight in pool.items()}
+
+
+def test_the_arm_decides() -> None:
+    config = AgentConfig(network="minatar", history=1)
+    for gated, kind in ((False, Agent), (True, GatedAgent)):
+        assert type(make_agent(config, STATE_SHAPE, ACTIONS, 0, gated=gated)) is kind
+
+
+def test_learning_changes_the_weights_that_the_context_uses_and_no_others() -> None:
+    agent = make_gated_agent(lr=1e-2)
+    agent.enter(1)
+    used, before = used_by(agent, 1), pool_of(agent)
+    for seed in range(5):
+        agent.learn(make_transitions(seed))
+    for name, weight in pool_of(agent).items():
+        assert torch.equal(weight[~used[name]], before[name][~used[name]])
+        assert (weight[used[name]] != before[name][used[name]]).double().mean() > 0.5
+
+
+def test_what_was_learned_is_there_when_the_context_is_entered_again() -> None:
+    agent = make_gated_agent(lr=1e-2)
+    agent.learn(make_transitions())
+    before = agent.action_values(STATES)
+    assert torch.equal(values_in(agent, 0), before)
+    agent.enter(1)
+    torch.testing.assert_close(values_in(agent, 0), before, rtol=0, atol=0)
+    agent.enter(0)
+    assert torch.equal(agent.action_values(STATES), before)
+
+
+def test_another_context_sees_what_is_being_trained() -> None:
+    agent = make_gated_agent(lr=1e-2)
+    agent.learn(make_transitions())
+    agent.enter(1)
+    before = values_in(agent, 0)
+    agent.learn(make_transitions(1))
+    after = values_in(agent, 0)
+    assert not torch.equal(after, before)
+    agent.enter(0)
+    assert torch.equal(agent.action_values(STATES), after)
+
+
+def test_acting_in_a_context_takes_the_greedy_action_of_its_values() -> None:
+    agent = make_gated_agent(lr=1e-2)
+    agent.learn(make_transitions())
+    agent.enter(1)
+    agent.act_in(0)
+    actions = agent.act(STATES.numpy(), 0.0, np.random.default_rng(0))
+    assert actions.tolist() == agent.action_values(STATES).argmax(1).tolist()
+    agent.act_in(1)
+
+
+def test_a_solution_holds_the_weights_in_common_and_leaves_the_rest_free() -> None:
+    agent = make_gated_agent(lr=1e-2, strength=1e9, floor=1.0)
+    agent.consolidate([make_transitions()], np.random.default_rng(0))
+    assert agent.tasks == ("0",)
+    agent.enter(1)
+    before, old, new = pool_of(agent), used_by(agent, 0), used_by(agent, 1)
+    for seed in range(5):
+        agent.learn(make_transitions(seed))
+    for name, weight in pool_of(agent).items():
+        moved = (weight - before[name]).abs()
+        both = old[name] & new[name]
+        assert both.any()
+        assert moved[both].max() < 1e-6
+        assert moved[new[name] & ~both].max() > 1e-3
+
+
+def test_a_context_trained_again_is_not_pulled_by_its_own_solution() -> None:
+    agent = make_gated_agent(lr=1e-2, strength=1e9, floor=1.0)
+    agent.consolidate([make_transitions()], np.random.default_rng(0))
+    agent.enter(1)
+    agent.enter(0)
+    before, used = pool_of(agent), used_by(agent, 0)
+    agent.learn(make_transitions())
+    name = "layers.0.weight"
+    assert (pool_of(agent)[name] - before[name])[used[name]].abs().max() > 1e-3
+
+
+def test_consolidating_again_replaces_the_solution_and_forgetting_drops_it() -> None:
+    agent, random = make_gated_agent(strength=1e9, floor=1.0, lr=1e-2), np.random.default_rng(0)
+    for context in (0, 1, 0):
+        agent.enter(context)
+        agent.learn(make_transitions())
+        agent.consolidate([make_transitions()], random)
+    assert agent.tasks == ("1", "0")
+    agent.enter(1)
+    agent.forget(0)
+    assert agent.tasks == ("1",)
+    before, used = pool_of(agent), used_by(agent, 0)
+    agent.learn(make_transitions())
+    name = "layers.0.weight"
+    assert (pool_of(agent)[name] - before[name])[used[name]].abs().max() > 1e-3
+
+
+def test_the_fisher_is_returned_without_floor_and_trace() -> None:
+    agent, random = make_gated_agent(floor=0.5, normalize=10.0), np.random.default_rng
+    fisher = agent.consolidate([make_transitions()], random(0))
+    again = agent.fisher([make_transitions()], random(0))
+    assert all(torch.equal(fisher[name], again[name]) for name in again)
+    precision = agent.state_dict()["solutions"]["0"]["precision"]
+    assert sum(float(p.sum()) for p in precision.values()) == pytest.approx(10.0, rel=1e-5)
+    assert all((p > 0).all() for p in precision.values())
+
+
+def test_a_fisher_of_zero_is_warned_of() -> None:
+    agent = make_gated_agent()
+    agent._agent.network.contexts[0].biases[-2].data[:] = -1e3  # all hidden units are dead
+    with pytest.warns(EWCWarning, match="the Fisher is zero for every weight"):
+        agent.consolidate([make_transitions()], np.random.default_rng(0))
+
+
+def test_a_context_that_flickers_leaves_the_target_network_alone() -> None:
+    agent = make_gated_agent(lr=1e-2)
+    agent.enter(1)
+    before = agent._agent.target(STATES)
+    agent.learn(make_transitions())
+    agent.enter(0)
+    agent.enter(1)
+    assert torch.equal(agent._agent.target(STATES), before)
+    agent.update_target()
+    assert torch.equal(agent._agent.target(STATES), agent._agent.network(STATES))
+
+
+def test_the_average_can_be_tried_in_every_context_and_adopted() -> None:
+    agent = make_gated_agent(lr=1e-2, average_span=10)
+    agent.enter(1)
+    for seed in range(3):
+        agent.learn(make_transitions(seed))
+    last = values_in(agent, 0), values_in(agent, 1)
+    with agent.averaged():
+        tried = values_in(agent, 0), values_in(agent, 1)
+    assert all(not torch.equal(one, other) for one, other in zip(last, tried, strict=True))
+    assert torch.equal(values_in(agent, 0), last[0])
+    assert torch.equal(values_in(agent, 1), last[1])
+    agent.adopt_average()
+    assert torch.equal(values_in(agent, 0), tried[0])
+    assert torch.equal(values_in(agent, 1), tried[1])
+
+
+def test_the_state_goes_on_the_same() -> None:
+    options: dict[str, Any] = {"average_span": 2, "strength": 10.0, "lr": 1e-2}
+    agent, random = make_gated_agent(**options), np.random.default_rng(0)
+    for context in (0, 1, 2):
+        agent.enter(context)
+        agent.learn(make_transitions(context))
+        agent.consolidate([make_transitions()], random)
+    agent.enter(1)
+    agent.learn(make_transitions(3))
+    twin = make_gated_agent(**options)
+    twin.load_state_dict(copy.deepcopy(agent.state_dict()))
+    for one in (agent, twin):
+        one.learn(make_transitions(4))
+        one.adopt_average()
+        one.enter(0)
+        one.learn(make_transitions(5))
+    assert agent.tasks == twin.tasks
+    mine, theirs = pool_of(agent), pool_of(twin)
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    for context in (0, 1, 2):
+        assert torch.equal(values_in(agent, context), values_in(twin, context))
