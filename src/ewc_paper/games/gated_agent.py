@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ewc.memory import EWC
 from ewc_paper.games.agent import Agent, epsilon_greedy
 from ewc_paper.games.config import AgentConfig
 from ewc_paper.games.gates import Gates, narrowed
@@ -94,20 +95,22 @@ class GatedAgent:
         self._context = self._trained = context
         self._acting.clear()
         self._agent = self._make_agent()
-        self._remember_others()
+        self._agent.memory.load_state_dict(self._other_solutions().state_dict())
         for network, pool, own in zip(self._networks(), self._pools, self._own, strict=True):
             _load(network, self._gates.cut(pool, context) | own.get(context, {}))
 
-    def _remember_others(self) -> None:
-        """Give the agent's memory the solutions of all other contexts."""
+    def _other_solutions(self) -> EWC:
+        """Return a memory of all contexts but the trained one, on the weights in common."""
+        agent = self._make_agent()
         for context, solution in self._solutions.items():
             if context == self._trained:
                 continue
             precision, anchor = (
                 self._gates.moved(part, context, self._trained, self._pools[0]) for part in solution
             )
-            _load(self._agent.network, anchor)
-            self._agent.memory.anchor(precision, task=_task(context))
+            _load(agent.network, anchor)
+            agent.memory.anchor(precision, task=_task(context))
+        return agent.memory
 
     def forget(self, context: int) -> None:
         """Let nothing pull toward the solution of this context any more."""

@@ -132,6 +132,15 @@ def test_consolidating_again_replaces_the_solution_and_forgetting_drops_it() -> 
     assert (pool_of(agent)[name] - before[name])[used[name]].abs().max() > 1e-3
 
 
+@pytest.mark.filterwarnings("error::ewc.warnings.EWCWarning")
+def test_a_context_that_was_entered_and_left_at_once_can_be_consolidated() -> None:
+    agent, random = make_gated_agent(), np.random.default_rng(0)
+    for context in (0, 1):
+        agent.enter(context)
+        agent.consolidate([make_transitions()], random)
+    assert agent.tasks == ("0", "1")
+
+
 def test_the_fisher_is_returned_without_floor_and_trace() -> None:
     agent, random = make_gated_agent(floor=0.5, normalize=10.0), np.random.default_rng
     fisher = agent.consolidate([make_transitions()], random(0))
