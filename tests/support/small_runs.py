@@ -87,7 +87,7 @@ def make_perturbation(path: Path) -> RunDirectory:
     parts = {
         f"seed{seed}": (
             {},
-            [{"kind": "test"}]
+            [{"kind": "test"}, {"kind": "random", "scores": [1, 2 + seed]}]
             + [
                 {"kind": "noise", "shape": shape, "scale": scale, "scores": [0, 2 * mean + seed]}
                 for shape, scale, mean in points

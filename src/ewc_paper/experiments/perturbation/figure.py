@@ -22,7 +22,7 @@ SHAPE_LABELS = {
 
 def _row(run: StoredConfig, part: StoredConfig) -> Check:
     noise = record(shape=one_of(SHAPE_LABELS), scale=number(0), scores=list_of(number(), 1))
-    return variants("kind", noise=noise)
+    return variants("kind", noise=noise, random=record(scores=list_of(number(), 1)))
 
 
 LAYOUT = Layout(_row, config=record(game=short_text))
@@ -44,6 +44,12 @@ def scores(run: RunDirectory) -> tuple[list[float], Scores]:
     return without_noise, in_order(by_size, run.config().get("shapes", SHAPE_LABELS))
 
 
+def random_scores(run: RunDirectory) -> list[float]:
+    """Return the mean score of each seed's random player; runs of older versions have none."""
+    rows = [row for part in run.parts() for row in part.rows() if row["kind"] == "random"]
+    return [float(np.mean(row["scores"])) for row in rows]
+
+
 def draw(run: RunDirectory) -> list[Path]:
     """Draw the run's figure from its metrics."""
     ax = axes()
@@ -55,6 +61,9 @@ def draw(run: RunDirectory) -> list[Path]:
     if without_noise:
         mean = float(np.mean(without_noise))
         ax.axhline(mean, color="0.6", linestyle="--", linewidth=1, label="no noise")
+    if random := random_scores(run):
+        mean = float(np.mean(random))
+        ax.axhline(mean, color="0.6", linestyle=":", linewidth=1, label="random player")
     ax.set_xscale("log")
     ax.set_xlabel("size of the noise (root mean square over the weights)")
     ax.set_ylabel(f"score in {game_name(run.config()['game'])}")
@@ -70,6 +79,8 @@ def table(run: RunDirectory) -> Table:
         table.add_column(SHAPE_LABELS[shape], justify="right")
     if without_noise:
         table.add_row("0", *[mean_and_deviation(without_noise)] * len(with_noise))
+    if random := random_scores(run):
+        table.add_row("random player", *[mean_and_deviation(random)] * len(with_noise))
     for size in sorted({size for sizes in with_noise.values() for size in sizes}):
         cells = [
             mean_and_deviation(sizes[size]) if size in sizes else ""

@@ -15,6 +15,7 @@ from ewc_paper.games.config import AgentConfig
 from ewc_paper.games.episodes import play_episodes
 from ewc_paper.games.learner import ContinualLearner
 from ewc_paper.games.network import QNetwork
+from ewc_paper.games.random_player import RandomMeasurement
 from ewc_paper.games.scores import normalized
 from ewc_paper.games.worlds.game import make_game
 from ewc_paper.seeding import derive_seed, generator
@@ -35,6 +36,8 @@ def make_noise_learner(config: dict[str, Any]) -> "NoiseLearner":
 class NoiseLearner(ContinualLearner):
     """Learns its game, then measures the score without noise and for each shape and size of noise.
 
+    Beside it stands a random player's.
+
     Args:
         noise: the options `shapes`, `scales`, `damping`, `tolerance` and `noise_episodes`.
         learner: the arguments of `ContinualLearner`.
@@ -46,6 +49,7 @@ class NoiseLearner(ContinualLearner):
         self.points: list[tuple[NoiseShape, float]] = [("uniform", 0.0)]
         self.points += [(shape, scale) for scale in noise["scales"] for shape in noise["shapes"]]
         self.measured = 0  # number of points measured so far
+        self.random_measured = False  # whether the random player was
 
     @property
     def progress(self) -> float:
@@ -53,8 +57,12 @@ class NoiseLearner(ContinualLearner):
         return (super().progress + self.measured / len(self.points)) / 2
 
     def run(self) -> Iterator[dict[str, Any] | None]:
-        """Train, then yield one row per point."""
+        """Train, then yield the row of a random player and one row per point."""
         yield from super().run()
+        if not self.random_measured:
+            row = self._measure_random()
+            self.random_measured = True
+            yield row
         while self.measured < len(self.points):
             row = self._measure(*self.points[self.measured])
             self.measured += 1
@@ -70,6 +78,13 @@ class NoiseLearner(ContinualLearner):
         """The Fisher at the end of training, which is the same in a resumed run."""
         random = np.random.default_rng(derive_seed(self.seed, "noise fisher"))
         return self.agent.fisher(self.batches(self.agent.context, random), random)
+
+    def _measure_random(self) -> dict[str, Any]:
+        """Let a random player play the game under the same rules; return the row."""
+        random = RandomMeasurement(self.clock.schedule[0], self.seed, self.config)
+        for _ in random.run():
+            pass
+        return {"kind": "random", "scores": random.scores}
 
     def _measure(self, shape: NoiseShape, scale: float) -> dict[str, Any]:
         """Play the game with noise of this shape and size; return the row."""
@@ -112,11 +127,16 @@ class NoiseLearner(ContinualLearner):
             raise RunError(f"{error} (see --tolerance and --damping)") from error
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "measured": self.measured}
+        return {
+            **super().state_dict(),
+            "measured": self.measured,
+            "random_measured": self.random_measured,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.measured = state["measured"]
+        self.random_measured = state["random_measured"]
 
 
 @contextmanager

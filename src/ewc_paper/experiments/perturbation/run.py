@@ -34,8 +34,8 @@ class Perturbations(Playing):
         "laptop": {**MINATAR, "segment_steps": 40_000, "seeds": 3},
         "atari-small": {
             **ATARI_SMALL,
-            "game": "CrazyClimber",
-            "segment_steps": 48_000,
+            "game": "RoadRunner",
+            "segment_steps": 60_000,
             "seeds": 2,
         },
         # 50 million frames of Breakout, the game of the paper's figure.

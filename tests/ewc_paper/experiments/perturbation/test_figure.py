@@ -17,7 +17,14 @@ def test_every_shape_that_can_be_run_has_a_label() -> None:
 
 def test_the_table_has_scores_with_and_without_noise(tmp_path: Path) -> None:
     shown = as_text(figure.table(make_perturbation(tmp_path)))
-    values = ("inverse Fisher", "100.25 ± 0.35", "59.65 ± 0.35", "18.25 ± 0.35")
+    values = (
+        "inverse Fisher",
+        "random player",
+        "1.75 ± 0.35",
+        "100.25 ± 0.35",
+        "59.65 ± 0.35",
+        "18.25 ± 0.35",
+    )
     assert all(value in shown for value in values)
 
 
@@ -27,6 +34,11 @@ def test_sizes_are_sorted_and_no_noise_is_apart(tmp_path: Path) -> None:
     assert {shape: list(sizes) for shape, sizes in with_noise.items()} == {
         shape: [0.01, 0.1] for shape in ("uniform", "inverse-fisher", "nullspace")
     }
+
+
+def test_the_random_player_is_drawn_where_it_was_measured(tmp_path: Path, drawn: Any) -> None:
+    figure.draw(make_perturbation(tmp_path))
+    assert drawn.legends["perturbation"][-2:] == ["no noise", "random player"]
 
 
 @pytest.mark.parametrize("shapes", [("nullspace", "uniform"), ("uniform", "nullspace")])

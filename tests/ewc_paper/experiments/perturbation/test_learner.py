@@ -75,6 +75,12 @@ def test_each_shape_is_measured_at_each_size(run: RunDirectory) -> None:
     assert all(len(row["scores"]) == 3 for row in noise_rows(run))
 
 
+def test_the_random_player_plays_the_same_game(run: RunDirectory) -> None:
+    (row,) = [row for row in run.rows() if row["kind"] == "random"]
+    assert len(row["scores"]) == 100
+    assert 0.1 < sum(row["scores"]) / 100 < 1.0  # MinAtar's Breakout; 0.54 in 500 episodes
+
+
 def test_a_resumed_run_measures_the_same(run: RunDirectory, tmp_path: Path) -> None:
     class Stop(Exception):
         pass
