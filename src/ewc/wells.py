@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ewc.dtypes import at_least_float32
+from ewc.sharding import all_true, joined, laid_out_like, same_layout, total, whole
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ def energy(well: Well, parameters: Mapping[str, Tensor]) -> Tensor:
         for name, p in parameters.items()
         if name in well.precision
     ]
+    terms = joined(terms)
     return sum((term.to(terms[0].device) for term in terms), torch.zeros(())) + well.bottom
 
 
@@ -107,7 +109,8 @@ def add(a: Well, b: Well) -> Well:
     anchor = {**a.anchor, **b.anchor}
     remainder = {**a.remainder, **b.remainder}
     bottoms = [a.bottom, b.bottom]
-    for name in a.precision.keys() & b.precision.keys():
+    # In the same order in all processes, which add up their shards together.
+    for name in (name for name in a.precision if name in b.precision):
         precision[name] = a.precision[name] + b.precision[name]
         share = (b.precision[name] / precision[name]).nan_to_num(nan=0.0)  # 0/0: neither pulls
         anchor[name] = torch.lerp(a.anchor[name], b.anchor[name], share)
@@ -115,7 +118,7 @@ def add(a: Well, b: Well) -> Well:
         from_a, from_b = (well.distance(name, anchor[name]).neg_() for well in (a, b))
         remainder[name] = torch.lerp(from_a, from_b, share)
         apart = from_a - from_b
-        bottoms.append(float((a.precision[name] * share * apart.square()).sum()))
+        bottoms.append(float(total(a.precision[name] * share * apart.square())))
         if _energy_error(precision[name], remainder[name], bottoms[-1]) < 8:
             del remainder[name]
     return Well(precision, anchor, math.fsum(bottoms), remainder)  # fsum: the same in any order
@@ -126,7 +129,7 @@ def _energy_error(precision: Tensor, remainder: Tensor, bottom: float) -> float:
 
     |ΔE| / E <= 2 Σ P |r| |θ − m| / (Σ P (θ − m)² + bottom) <= √(Σ P r² / bottom), for every θ.
     """
-    lost = float((precision * remainder.square()).sum())
+    lost = float(total(precision * remainder.square()))
     if lost == 0:
         return 0.0
     return math.sqrt(lost / bottom) / torch.finfo(remainder.dtype).eps if bottom > 0 else math.inf
@@ -170,7 +173,7 @@ def check_precision(
     for name, parameter in parameters.items():
         if name not in precision:
             raise ValueError(f"expected a {what} for {name!r}, but there is none")
-        if not bool(torch.isfinite(parameter).all()):
+        if not all_true(torch.isfinite(parameter)):
             raise ValueError(f"expected finite weights, but {name!r} has NaN or infinite ones")
     for name, tensor in precision.items():
         if name not in parameters:
@@ -180,7 +183,7 @@ def check_precision(
             raise ValueError(
                 f"expected a {what} of shape {shape} for {name!r}, got {tuple(tensor.shape)}"
             )
-        if not bool((torch.isfinite(tensor) & (tensor >= 0)).all()):
+        if not all_true(torch.isfinite(tensor) & (tensor >= 0)):
             raise ValueError(
                 f"expected a finite {what} >= 0 for {name!r}, but it has other entries"
             )
@@ -193,6 +196,7 @@ def _tensor_fits(tensor: Tensor, name: str, parameters: Mapping[str, Tensor]) ->
         and tensor.shape == parameter.shape
         and tensor.device == parameter.device
         and tensor.dtype == at_least_float32(parameter.dtype)
+        and same_layout(tensor, parameter)
     )
 
 
@@ -210,8 +214,8 @@ def _fitted_tensor(tensor: Tensor, name: str, parameters: Mapping[str, Tensor]) 
             f"but its shape went from {old} to {now}"
         )
     tensor = tensor.to(device=parameter.device, dtype=at_least_float32(parameter.dtype))
-    if old == now:
-        return tensor
-    grown = tensor.new_zeros(now)
-    grown[tuple(slice(size) for size in old)] = tensor
-    return grown
+    if old != now:
+        block = whole(tensor)
+        tensor = block.new_zeros(now)
+        tensor[tuple(slice(size) for size in old)] = block
+    return laid_out_like(tensor, parameter)

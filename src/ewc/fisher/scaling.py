@@ -5,6 +5,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from ewc.sharding import mean, total
+
 
 def shaped(
     fisher: Mapping[str, Tensor], *, floor: float = 0.0, normalize: float | None = None
@@ -19,11 +21,10 @@ def shaped(
         floor: fraction of each parameter's mean that is added to all of its entries.
         normalize: the trace of the result; None leaves it as it is.
     """
-    raised = {name: tensor + floor * tensor.mean() for name, tensor in fisher.items()}
-    total = trace(raised)
-    if normalize is None or total == 0:
+    raised = {name: tensor + floor * mean(tensor) for name, tensor in fisher.items()}
+    if normalize is None or (found := trace(raised)) == 0:
         return raised
-    return {name: tensor * (normalize / total) for name, tensor in raised.items()}
+    return {name: tensor * (normalize / found) for name, tensor in raised.items()}
 
 
 def check_shaping(floor: float, normalize: float | None) -> None:
@@ -36,4 +37,4 @@ def check_shaping(floor: float, normalize: float | None) -> None:
 
 def trace(fisher: Mapping[str, Tensor]) -> float:
     """Return the sum of all entries."""
-    return sum(float(tensor.sum()) for tensor in fisher.values())
+    return sum(float(total(tensor)) for tensor in fisher.values())
