@@ -27,7 +27,7 @@ from torch.optim import Optimizer
 
 from ewc.pull_checks import StrengthCheck
 from ewc.pull_state import PullState, combined
-from ewc.sharding import shard_values, shards
+from ewc.sharding import assembled, shard_values, shards
 from ewc.step_size import CORRECTIONS, How, PulledGroup, StepSize, pulled_groups, step_size_rule
 from ewc.wells import Well
 
@@ -198,11 +198,12 @@ class _OptimizerPulls:
             factor = -factor if group.get("maximize", False) else factor
             for name in names:
                 # The anchor's remainder is left out: it shifts the rest point by a rounding of θ.
-                parameter, anchor = state.parameters[name], state.well.anchor[name]
-                gradient = factor * state.well.precision[name] * (parameter - anchor)
-                gradient = gradient.to(parameter.dtype)
+                parameter, anchor, precision = shards(
+                    (state.parameters[name], state.well.anchor[name], state.well.precision[name])
+                )
+                gradient = (factor * precision * (parameter - anchor)).to(parameter.dtype)
                 if parameter.grad is None:
-                    parameter.grad = gradient
+                    state.parameters[name].grad = assembled(gradient, state.parameters[name])
                 elif parameter.grad.is_sparse:
                     parameter.grad.add_(gradient.to_sparse(parameter.grad.sparse_dim()))
                 else:

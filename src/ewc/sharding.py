@@ -1,14 +1,13 @@
 """Tensors that FSDP2 shards over processes, as `DTensor`s: their shards, and numbers of the whole.
 
-A function of a sharded tensor that returns a number has to add up all shards, which every process
-must take part in: `float(tensor.sum())` would be the sum of this process's shard alone. Plain
-tensors pass through all functions here as they are.
+Computations are done on the shards, as plain tensors, because operations on `DTensor`s may gather
+them. A number has to be summed over all shards, which every process must take part in, in the same
+order: `float(tensor.sum())` would be that of this process's shard. Plain tensors pass through all
+functions here as they are.
 """
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
-from operator import add
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,11 +18,6 @@ def is_sharded(tensor: Tensor) -> bool:
     """Whether this is a `DTensor`; its module takes long to import, and only its users do."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
-
-
-def _sharded(tensor: Tensor) -> Any:
-    """Return the tensor with the methods of a `DTensor`, which have no types here."""
-    return tensor
 
 
 def shard(tensor: Tensor) -> Tensor:
@@ -48,15 +42,41 @@ def shard_values(state: Mapping[str, Any]) -> Mapping[str, Any]:
     return {key: shard(v) if isinstance(v, Tensor) else v for key, v in state.items()}
 
 
+def differentiable_shard(tensor: Tensor) -> Tensor:
+    """Return this process's shard; gradients with respect to it arrive at the tensor."""
+    local: Tensor = _sharded(tensor).to_local() if is_sharded(tensor) else tensor
+    return local
+
+
+def assembled(local: Tensor, like: Tensor) -> Tensor:
+    """Return the tensor of which `local` is this process's shard, sharded as `like` is.
+
+    If `like` is plain, `local` is all of it.
+    """
+    if not is_sharded(like):
+        return local
+    from torch.distributed.tensor import DTensor
+
+    mesh, placements = _sharded(like).device_mesh, _sharded(like).placements
+    return DTensor.from_local(
+        local, mesh, placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
+
+
+def elementwise(function: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
+    """Return a function of each entry, with the layout of the tensor."""
+    return assembled(function(shard(tensor)), tensor)
+
+
 def whole(tensor: Tensor) -> Tensor:
-    """Return the whole tensor, gathered from all processes. Gradients pass through."""
+    """Return the whole tensor, gathered from all processes."""
     full: Tensor = _sharded(tensor).full_tensor() if is_sharded(tensor) else tensor
     return full
 
 
 def total(tensor: Tensor) -> Tensor:
     """Return the sum of all entries, in all shards."""
-    return whole(tensor.sum())
+    return sum_of_shards(shard(tensor).sum(), tensor)
 
 
 def mean(tensor: Tensor) -> Tensor:
@@ -64,24 +84,14 @@ def mean(tensor: Tensor) -> Tensor:
     return total(tensor) / tensor.numel() if is_sharded(tensor) else tensor.mean()
 
 
-def joined(scalars: Sequence[Tensor]) -> list[Tensor]:
-    """Return fewer scalars with the same sum, each of which is whole. Gradients pass through."""
-    plain = [scalar for scalar in scalars if not is_sharded(scalar)]
-    by_mesh: dict[Any, list[Tensor]] = {}
-    for scalar in scalars:
-        if is_sharded(scalar):
-            by_mesh.setdefault(_sharded(scalar).device_mesh, []).append(scalar)
-    return plain + [whole(reduce(add, parts)) for parts in by_mesh.values()]
-
-
 def any_nonzero(tensor: Tensor) -> bool:
     """Whether some entry, in any shard, is not zero."""
-    return bool(total(tensor != 0) if is_sharded(tensor) else tensor.any())
+    return bool(sum_of_shards(shard(tensor).count_nonzero(), tensor))
 
 
 def all_true(condition: Tensor) -> bool:
     """Whether a condition holds for all entries, in all shards."""
-    return not any_nonzero(~condition) if is_sharded(condition) else bool(condition.all())
+    return not any_nonzero(elementwise(torch.logical_not, condition))
 
 
 def largest(tensor: Tensor) -> float:
@@ -89,28 +99,34 @@ def largest(tensor: Tensor) -> float:
     local = shard(tensor)
     value = local.max() if local.numel() else local.new_zeros(())
     if is_sharded(tensor):
-        mesh = _sharded(tensor).device_mesh
-        for dim in range(mesh.ndim):
-            torch.distributed.all_reduce(
-                value, torch.distributed.ReduceOp.MAX, group=mesh.get_group(dim)
-            )
+        for group in _groups(tensor):
+            torch.distributed.all_reduce(value, torch.distributed.ReduceOp.MAX, group=group)
     return float(value)
 
 
-def sum_of_shards(value: Tensor, parameter: Tensor) -> Tensor:
-    """Return the sum over processes of `value`, which each computed from its shard of a parameter.
+def sum_of_shards(value: Tensor, tensor: Tensor) -> Tensor:
+    """Return the sum over processes of `value`, which each computed from its shard of a tensor.
 
-    Any shape will do. The result is plain, and the same on all processes.
+    It is the same in all of them, and each gets the gradient of its own shard.
     """
-    if not is_sharded(parameter):
+    if not is_sharded(tensor):
         return value
-    from torch.distributed.tensor import DTensor, Partial, Replicate
+    summed: Tensor = _SumOfShards.apply(value, _groups(tensor))  # type: ignore[no-untyped-call]
+    return summed
 
-    placements = [
-        Partial() if p.is_shard() else Replicate() for p in _sharded(parameter).placements
-    ]
-    mesh = _sharded(parameter).device_mesh
-    return whole(DTensor.from_local(value, mesh, placements, run_check=False))
+
+def sums_of_shards(values: Sequence[Tensor], tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return numbers with the same sum as the `sum_of_shards` of each value, by fewer messages."""
+    plain: list[Tensor] = []
+    by_layout: dict[Any, tuple[Tensor, Tensor]] = {}
+    for value, tensor in zip(values, tensors, strict=True):
+        if not is_sharded(tensor):
+            plain.append(value)
+            continue
+        layout = (_sharded(tensor).device_mesh, _sharded(tensor).placements)
+        added = value + by_layout[layout][0] if layout in by_layout else value
+        by_layout[layout] = (added, tensor)
+    return plain + [sum_of_shards(value, tensor) for value, tensor in by_layout.values()]
 
 
 def summed_like(value: Tensor, parameter: Tensor) -> Tensor:
@@ -120,9 +136,9 @@ def summed_like(value: Tensor, parameter: Tensor) -> Tensor:
     """
     from torch.distributed.tensor import DTensor, Partial
 
-    mesh = _sharded(parameter).device_mesh
+    mesh, placements = _sharded(parameter).device_mesh, _sharded(parameter).placements
     partial = DTensor.from_local(value, mesh, [Partial()] * mesh.ndim, run_check=False)
-    return shard(partial.redistribute(placements=_sharded(parameter).placements))
+    return shard(partial.redistribute(placements=placements))
 
 
 def same_layout(tensor: Tensor, parameter: Tensor) -> bool:
@@ -148,10 +164,9 @@ def laid_out_like(tensor: Tensor, parameter: Tensor) -> Tensor:
         return tensor
     from torch.distributed.tensor import DTensor, Replicate
 
-    mesh = _sharded(parameter).device_mesh
+    mesh, placements = _sharded(parameter).device_mesh, _sharded(parameter).placements
     copy = DTensor.from_local(tensor, mesh, [Replicate()] * mesh.ndim, run_check=False)
-    cut: Tensor = copy.redistribute(placements=_sharded(parameter).placements)
-    return cut
+    return copy.redistribute(placements=placements)
 
 
 def reshard(model: nn.Module) -> None:
@@ -173,3 +188,29 @@ def refuse_fsdp1(model: nn.Module) -> None:
             "FullyShardedDataParallel (FSDP1) flattens parameters and cannot be used with ewc: "
             "shard the model with torch.distributed.fsdp.fully_shard (FSDP2) instead"
         )
+
+
+class _SumOfShards(torch.autograd.Function):
+    """The sum over processes, whose derivative by the own value is one."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, groups: list[Any]) -> Tensor:
+        value = value.clone()
+        for group in groups:
+            torch.distributed.all_reduce(value, group=group)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
+
+
+def _sharded(tensor: Tensor) -> Any:
+    """Return the tensor with the methods of a `DTensor`, which have no types here."""
+    return tensor
+
+
+def _groups(tensor: Tensor) -> list[Any]:
+    """Return the groups of processes that have different shards of a tensor."""
+    mesh, placements = _sharded(tensor).device_mesh, _sharded(tensor).placements
+    return [mesh.get_group(dim) for dim, one in enumerate(placements) if one.is_shard()]

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ewc.fisher.likelihood import Positions
 from ewc.processes import Processes
-from ewc.sharding import is_sharded, total
+from ewc.sharding import is_sharded, shard, total
 from ewc.warnings import warn
 
 
@@ -47,7 +47,7 @@ class FisherSums:
         for name, sums in self.totals.items():
             if not is_sharded(sums):
                 processes.sum_(sums)
-            sums.div_(counted if positions == "mean" else samples)
+            shard(sums).div_(counted if positions == "mean" else samples)
             if not bool(total(sums).isfinite()):
                 raise ValueError(
                     f"the Fisher of {name!r} is not finite: its gradients overflow or are NaN"

@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Mapping
+from functools import partial
 
+import torch
 from torch import Tensor
 
-from ewc.sharding import mean, total
+from ewc.sharding import elementwise, mean, total
 
 
 def shaped(
@@ -21,10 +23,14 @@ def shaped(
         floor: fraction of each parameter's mean that is added to all of its entries.
         normalize: the trace of the result; None leaves it as it is.
     """
-    raised = {name: tensor + floor * mean(tensor) for name, tensor in fisher.items()}
+    raised = {
+        name: elementwise(partial(torch.add, other=floor * mean(tensor)), tensor)
+        for name, tensor in fisher.items()
+    }
     if normalize is None or (found := trace(raised)) == 0:
         return raised
-    return {name: tensor * (normalize / found) for name, tensor in raised.items()}
+    scale = partial(torch.mul, other=normalize / found)
+    return {name: elementwise(scale, tensor) for name, tensor in raised.items()}
 
 
 def check_shaping(floor: float, normalize: float | None) -> None:

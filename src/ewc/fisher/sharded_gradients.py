@@ -81,12 +81,12 @@ def gathered_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     These are what the graph of a forward pass has. Each layer is gathered for a moment.
     """
     found = dict(model.named_parameters())
-    for prefix, module in model.named_modules():
-        if not isinstance(module, FSDPModule):
+    for prefix, layer in model.named_modules():
+        if not isinstance(layer, FSDPModule):
             continue
-        module.unshard()
-        for name, parameter in nn.Module.named_parameters(module, prefix):
+        layer.unshard()
+        for name, parameter in model.get_submodule(prefix).named_parameters(prefix):
             if not is_sharded(parameter):
                 found[name] = parameter
-        module.reshard()
+        layer.reshard()
     return found
