@@ -24,7 +24,8 @@ def shard(tensor: Tensor) -> Tensor:
     """Return this process's shard as a plain tensor that shares its memory, and its gradient."""
     if not is_sharded(tensor):
         return tensor
-    local: Tensor = _sharded(tensor.detach()).to_local()
+    with torch.no_grad():
+        local: Tensor = _sharded(tensor).to_local().detach()
     if tensor.grad is not None:
         local.grad = shard(tensor.grad)
     return local
@@ -171,7 +172,8 @@ def laid_out_like(tensor: Tensor, parameter: Tensor) -> Tensor:
 
 def reshard(model: nn.Module) -> None:
     """Let the modules of FSDP2 show their shards: after a forward pass some are still gathered."""
-    if (fsdp := sys.modules.get("torch.distributed.fsdp")) is not None:
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is not None and torch.distributed.is_initialized():
         for module in model.modules():
             if isinstance(module, fsdp.FSDPModule):
                 module.reshard()

@@ -1,6 +1,7 @@
 """What 4 processes computed, for all tests of several processes: they are started only once."""
 
 import fcntl
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from support.rank_programs import RANKS, everything
 from support.ranks import run_ranks
+from torch import distributed
 
 
 class FourRanks(NamedTuple):
@@ -32,3 +34,11 @@ def four_ranks(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Four
         if not (folder / "results.pt").exists():
             torch.save(run_ranks(everything, RANKS, folder), folder / "results.pt")
     return FourRanks(torch.load(folder / "results.pt", weights_only=True), folder)
+
+
+@pytest.fixture
+def one_rank() -> Iterator[None]:
+    """A group of this process alone."""
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()

@@ -1,4 +1,4 @@
-"""A checkpoint that 4 processes wrote loads into 2 and into 1, and is refused if it does not fit."""
+"""A checkpoint of 4 processes loads into 2 and into 1, and is refused where it does not fit."""
 
 import pytest
 import torch

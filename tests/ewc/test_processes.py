@@ -11,6 +11,8 @@ import torch
 from support.rank_tasks import assert_same_learning, learn_two_tasks, make_model, make_task
 from support.reference import EXACT, assert_equal_fishers, batch_of_one_fisher
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 import ewc
 from ewc.processes import ProcessChoice, Processes, choose_processes, find_processes
@@ -98,3 +100,19 @@ def test_a_choice_survives_a_copy_but_a_group_is_not_pickled():
     assert pickle.loads(pickle.dumps(ProcessChoice("local"))).group == "local"
     assert pickle.loads(pickle.dumps(ProcessChoice(group))).group is None
     assert choose_processes(nn.Linear(2, 2), None).group is None
+
+
+def test_tensor_parallelism_is_refused(one_rank):
+    mesh = DeviceMesh("cpu", [[0]], mesh_dim_names=("rows", "columns"))
+    model = nn.Linear(4, 3, bias=False)
+    model.weight = nn.Parameter(distribute_tensor(model.weight.data, mesh, [Shard(0), Shard(1)]))
+    with pytest.raises(ValueError, match="tensor parallelism"):
+        ewc.fisher_diagonal(model, [torch.randn(2, 4)])
+
+
+def test_a_memory_of_a_wrapped_model_can_be_copied(one_rank):
+    model = nn.parallel.DistributedDataParallel(nn.Linear(4, 3))
+    memory = ewc.EWC(model, strength=1.0)
+    copied = copy.deepcopy(memory)
+    copied.consolidate([torch.randn(2, 4)], task="A")
+    assert (memory.tasks, copied.tasks) == ((), ("A",))

@@ -3,12 +3,11 @@
 The ranks of `four_ranks` run `support.sharded`, each with its own part of the samples.
 """
 
-import datetime
-
 import pytest
 import torch
 from support.rank_tasks import assert_same_learning, learn_two_tasks, make_model, make_task
-from torch import distributed, nn
+from support.reference import assert_equal_fishers
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn.functional import cross_entropy
@@ -55,6 +54,18 @@ def test_the_penalty_has_its_gradient_in_every_shard(four_ranks):
             torch.testing.assert_close(result["gradients"][name], p.grad)
 
 
+def test_shards_and_replicas_together_are_averaged_too(four_ranks):
+    model = make_model()
+    memory = ewc.EWC(model, strength=1.0)
+    expected = memory.consolidate([make_task(1)], normalize=2.0)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(1.0)
+    for result in four_ranks.of("sharded.fisher_with_replicas"):
+        assert_equal_fishers(result["fisher"], expected)
+        assert result["penalty"] == pytest.approx(float(memory.penalty().detach()))
+
+
 def test_numbers_are_those_of_the_whole(four_ranks):
     overlaps = {result["overlap"] for result in four_ranks.of(CALLS)}
     assert len(overlaps) == 1
@@ -80,21 +91,9 @@ def test_a_plain_model_is_not_taken_for_fsdp1():
 
 
 @pytest.fixture
-def mesh(tmp_path):
-    """A mesh of one process, this one, whose tensors are `DTensor`s nonetheless."""
-    distributed.init_process_group(
-        "gloo",
-        store=distributed.FileStore(str(tmp_path / "store"), 1),
-        rank=0,
-        world_size=1,
-        timeout=datetime.timedelta(seconds=60),
-    )
-    yield DeviceMesh("cpu", [0])
-    distributed.destroy_process_group()
-
-
-@pytest.fixture
-def tensor(mesh):
+def tensor(one_rank):
+    """A sharded tensor in one process, which has all of it."""
+    mesh = DeviceMesh("cpu", [0])
     return distribute_tensor(torch.tensor([1.0, 0.0, 3.0]), mesh, [Shard(0)])
 
 

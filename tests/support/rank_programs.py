@@ -19,6 +19,7 @@ def everything(folder: Path) -> dict[str, Any]:
         "sharded.two_tasks": sharded.two_tasks(meshes),
         "sharded.saved_and_loaded": sharded.saved_and_loaded(folder, meshes),
         "sharded.fisher_of_sequences": sharded.fisher_of_sequences(meshes),
+        "sharded.fisher_with_replicas": sharded.fisher_with_replicas(),
         "sharded.other_calls": sharded.other_calls(meshes[4]),
         "sharded.most_gathered": sharded.most_gathered(meshes[4]),
         "sharded.fsdp1": sharded.fsdp1(),

@@ -131,6 +131,19 @@ def other_calls(mesh: DeviceMesh) -> dict[str, Any]:
     return results
 
 
+def fisher_with_replicas() -> dict[str, Any]:
+    """The Fisher of a model that is sharded over 2 ranks, twice."""
+    mesh = DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("replicate", "shard"))
+    model = sharded(make_model(), mesh)
+    batches = uneven_part(make_task(1), distributed.get_rank(), 4)
+    memory = ewc.EWC(model, strength=1.0)
+    fisher = memory.consolidate(batches, normalize=2.0)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(1.0)
+    return {"fisher": whole(fisher), "penalty": float(memory.penalty().detach())}
+
+
 def most_gathered(mesh: DeviceMesh) -> int:
     """The largest number of layers, of 8, that are gathered at once while a Fisher is computed."""
     model = sharded(nn.Sequential(*(nn.Linear(3, 3) for _ in range(8))), mesh)
