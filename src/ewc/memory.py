@@ -209,9 +209,8 @@ class EWC:
             >>> handle = memory.attach(torch.optim.Adam(model.parameters()))
             >>> handle.remove()
         """
-        return self._attachments.attach(
-            optimizer, how, self._parameters.selected(), self._start_pull
-        )
+        selected = self._parameters.selected()
+        return self._attachments.attach(optimizer, how, selected, self._start_pull)
 
     @contextmanager
     def without(self, *tasks: str) -> Iterator[None]:
@@ -228,14 +227,15 @@ class EWC:
         """
         for task in tasks:
             self._wells.check_kept(task)
-        self._leave_out((*self._wells.left_out, *tasks))
+        left_out = (*self._wells.left_out, *tasks)
+        self._wells = self._wells.leave_out(left_out, self._parameters.all())
         try:
             yield
         finally:
-            left_out = list(self._wells.left_out)
+            remaining = list(self._wells.left_out)
             for task in tasks:
-                left_out.remove(task)
-            self._leave_out(tuple(left_out))
+                remaining.remove(task)
+            self._wells = self._wells.leave_out(tuple(remaining), self._parameters.all())
 
     def forget(self, task: str) -> None:
         """Drop the well of a task. The memory is then as if built from the other tasks.
@@ -282,8 +282,7 @@ class EWC:
         self, task: str, precision: Mapping[str, Tensor], selected: Mapping[str, nn.Parameter]
     ) -> None:
         """Add the well of a task: the current weights with this precision."""
-        well = well_at(selected, precision)
-        self._wells = self._wells.add(task, well, self._parameters.all())
+        self._wells = self._wells.add(task, well_at(selected, precision), self._parameters.all())
         self._fingerprint = fingerprint(selected)
 
     def _start_pull(self) -> PullState:
@@ -298,6 +297,3 @@ class EWC:
         parameters = self._parameters.all()
         self._wells = self._wells.fitted(parameters)
         return PullState(parameters, self._wells.active, self.strength)
-
-    def _leave_out(self, tasks: tuple[str, ...]) -> None:
-        self._wells = self._wells.leave_out(tasks, self._parameters.all())

@@ -29,7 +29,8 @@ def run_ranks(program: Program, ranks: int, folder: Path) -> list[dict[str, Any]
         ranks: number of processes.
         folder: an empty folder.
     """
-    context = mp.spawn(_run, (program, ranks, folder), nprocs=ranks, join=False)
+    meeting = folder / f"meeting-{os.getpid()}"  # one that an earlier run left cannot be used again
+    context = mp.spawn(_run, (program, ranks, folder, meeting), nprocs=ranks, join=False)
     assert context is not None
     end = time.monotonic() + SECONDS
     try:
@@ -41,12 +42,12 @@ def run_ranks(program: Program, ranks: int, folder: Path) -> list[dict[str, Any]
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(ranks)]
 
 
-def _run(rank: int, program: Program, ranks: int, folder: Path) -> None:
+def _run(rank: int, program: Program, ranks: int, folder: Path, meeting: Path) -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     distributed.init_process_group(
         "gloo",
-        init_method=f"file://{folder}/meeting",
+        init_method=f"file://{meeting}",
         rank=rank,
         world_size=ranks,
         timeout=datetime.timedelta(seconds=SECONDS / 4),

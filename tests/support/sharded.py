@@ -112,6 +112,7 @@ def other_calls(mesh: DeviceMesh) -> dict[str, Any]:
     results: dict[str, Any] = {
         "local": error_of(lambda: ewc.fisher_diagonal(model, batches, process_group="local")),
         "broken": error_of(lambda: memory.consolidate(broken_in_rank_2(batches))),
+        "bad label": error_of(lambda: memory.consolidate(mislabeled(batches), kind="empirical")),
         "tasks": list(memory.tasks),
         "noise": error_of(lambda: ewc.perturbed(model, memory.consolidate(batches), 0.1)),
         "keeps gradients": all(p.grad is gradients[n] for n, p in model.named_parameters()),
@@ -129,6 +130,12 @@ def other_calls(mesh: DeviceMesh) -> dict[str, Any]:
     (cross_entropy(model(inputs), labels) + memory.penalty()).backward()
     results["gradients"] = whole({name: p.grad for name, p in model.named_parameters()})
     return results
+
+
+def mislabeled(batches: Sequences) -> Sequences:
+    """The batches, in rank 2 with a label that is found to be wrong after the model has run."""
+    wrong = 77 * (distributed.get_rank() == 2)
+    return [(inputs, labels + wrong) for inputs, labels in batches]
 
 
 def fisher_with_replicas() -> dict[str, Any]:
