@@ -12,9 +12,18 @@ SOURCE = Path(__file__).parents[1] / "src"
 # The rooms of each package, from the lowest to the highest. A room imports from those before it.
 ROOMS = {
     "ewc": (
-        *("dtypes", "warnings", "parameters", "fisher", "wells", "task_wells", "ready_fisher"),
-        *("serialization", "pull_state", "step_size", "pull_checks", "pull", "attachments"),
-        *("memory", "perturbation", "recognition", "__init__"),
+        *("dtypes", "sharding", "warnings", "parameters", "processes", "fisher", "wells"),
+        *(
+            "task_wells",
+            "ready_fisher",
+            "serialization",
+            "pull_state",
+            "step_size",
+            "pull_checks",
+            "pull",
+            "attachments",
+        ),
+        *("memory", "checkpoint", "perturbation", "recognition", "__init__"),
     ),
     "ewc_paper": (
         *("__init__", "errors", "seeding", "terminal", "options", "runs", "mnist", "games"),

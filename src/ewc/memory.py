@@ -19,6 +19,7 @@ from ewc.fisher import fisher_diagonal
 from ewc.fisher.likelihood import Kind, Likelihood, Positions
 from ewc.fisher.scaling import check_shaping, shaped
 from ewc.parameters import ModelParameters, ParameterSelection
+from ewc.processes import ProcessGroup, choose_processes
 from ewc.pull import Pull
 from ewc.pull_state import PullState
 from ewc.ready_fisher import ready_fisher
@@ -46,6 +47,7 @@ class EWC:
         parameters: which parameters to protect, by name (`"!head.*"` leaves a head out).
         keep_tasks: also keep each task's own well, which `without`, `forget` and consolidating a
             task again need. A device, such as `"cpu"`, says where.
+        process_group: the processes that share the model, see `fisher_diagonal`.
 
     Example:
         >>> import torch, ewc
@@ -66,6 +68,7 @@ class EWC:
         decay: float = 1.0,
         parameters: ParameterSelection = None,
         keep_tasks: bool | str | torch.device = False,
+        process_group: ProcessGroup = None,
     ) -> None:
         self.strength = strength
         if not 0 <= decay <= 1:
@@ -73,6 +76,7 @@ class EWC:
         storage = None if isinstance(keep_tasks, bool) else torch.device(keep_tasks)
         self._wells = TaskWells(float(decay), keep_tasks is not False, storage)
         self._parameters = ModelParameters(model, parameters)
+        self._processes = choose_processes(model, process_group)
         self._attachments = Attachments()
         # Of the weights at the last consolidation, until something pulls on them.
         self._fingerprint: dict[str, tuple[float, float]] | None = None
@@ -148,7 +152,7 @@ class EWC:
         if self._fingerprint is not None:
             warn_if_moved(self._fingerprint, self._parameters.all())
         if fisher is None:
-            options["parameters"] = selected.__contains__
+            options |= {"parameters": selected.__contains__, "process_group": self._processes.group}
             fisher = fisher_diagonal(self._parameters.model, batches, **options)
         warn_if_zero(fisher)
         fisher = shaped(fisher, floor=floor, normalize=normalize)
@@ -205,9 +209,8 @@ class EWC:
             >>> handle = memory.attach(torch.optim.Adam(model.parameters()))
             >>> handle.remove()
         """
-        return self._attachments.attach(
-            optimizer, how, self._parameters.selected(), self._start_pull
-        )
+        selected = self._parameters.selected()
+        return self._attachments.attach(optimizer, how, selected, self._start_pull)
 
     @contextmanager
     def without(self, *tasks: str) -> Iterator[None]:
@@ -224,14 +227,15 @@ class EWC:
         """
         for task in tasks:
             self._wells.check_kept(task)
-        self._leave_out((*self._wells.left_out, *tasks))
+        left_out = (*self._wells.left_out, *tasks)
+        self._wells = self._wells.leave_out(left_out, self._parameters.all())
         try:
             yield
         finally:
-            left_out = list(self._wells.left_out)
+            remaining = list(self._wells.left_out)
             for task in tasks:
-                left_out.remove(task)
-            self._leave_out(tuple(left_out))
+                remaining.remove(task)
+            self._wells = self._wells.leave_out(tuple(remaining), self._parameters.all())
 
     def forget(self, task: str) -> None:
         """Drop the well of a task. The memory is then as if built from the other tasks.
@@ -278,8 +282,7 @@ class EWC:
         self, task: str, precision: Mapping[str, Tensor], selected: Mapping[str, nn.Parameter]
     ) -> None:
         """Add the well of a task: the current weights with this precision."""
-        well = well_at(selected, precision)
-        self._wells = self._wells.add(task, well, self._parameters.all())
+        self._wells = self._wells.add(task, well_at(selected, precision), self._parameters.all())
         self._fingerprint = fingerprint(selected)
 
     def _start_pull(self) -> PullState:
@@ -294,6 +297,3 @@ class EWC:
         parameters = self._parameters.all()
         self._wells = self._wells.fitted(parameters)
         return PullState(parameters, self._wells.active, self.strength)
-
-    def _leave_out(self, tasks: tuple[str, ...]) -> None:
-        self._wells = self._wells.leave_out(tasks, self._parameters.all())

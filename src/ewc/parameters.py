@@ -4,25 +4,38 @@ Names are those of `named_parameters()` of the model itself, without the prefixe
 A tied parameter appears once, under its first name.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TypeAlias
 
 from torch import nn
 
+from ewc.sharding import refuse_fsdp1, reshard
+
 ParameterSelection: TypeAlias = str | Iterable[str] | Callable[[str], bool] | None
+
+
+def wrappers(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield the model and what is inside `DataParallel`, `DistributedDataParallel`, `compile`."""
+    inner: object = model
+    while isinstance(inner, nn.Module):
+        yield inner
+        wrapped = isinstance(inner, nn.DataParallel | nn.parallel.DistributedDataParallel)
+        inner = inner.module if wrapped else getattr(inner, "_orig_mod", None)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
     """Return the model inside `DataParallel`, `DistributedDataParallel` and `torch.compile`."""
-    while True:
-        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            model = model.module
-        elif isinstance(compiled := getattr(model, "_orig_mod", None), nn.Module):
-            model = compiled
-        else:
-            return model
+    *_, innermost = wrappers(model)
+    return innermost
+
+
+def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return all parameters of the model inside its wrappers, by name; sharded ones as shards."""
+    model = unwrap(model)
+    reshard(model)
+    return dict(model.named_parameters())
 
 
 def select_parameters(
@@ -46,6 +59,7 @@ def select_parameters(
         >>> list(select_parameters(model, "!0.*"))
         ['1.weight', '1.bias']
     """
+    refuse_fsdp1(model)
     parameters = as_reusable(parameters)
     matching = matching_parameters(model, parameters)
     selected = {name: p for name, p in matching.items() if p.requires_grad}
@@ -67,7 +81,7 @@ def matching_parameters(
     model: nn.Module, parameters: ParameterSelection = None
 ) -> dict[str, nn.Parameter]:
     """Return the parameters whose names are selected, including frozen ones."""
-    named = dict(unwrap(model).named_parameters())
+    named = named_parameters(model)
     parameters = as_reusable(parameters)
     if parameters is None:
         return named
@@ -100,7 +114,7 @@ class ModelParameters:
 
     def all(self) -> dict[str, nn.Parameter]:
         """Return all parameters of the model, by name."""
-        return dict(self.model.named_parameters())
+        return named_parameters(self.model)
 
     def matching(self) -> dict[str, nn.Parameter]:
         """Return the selected parameters, including frozen ones."""

@@ -13,6 +13,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from ewc.parameters import ParameterSelection, select_parameters
+from ewc.sharding import is_sharded
 from ewc.wells import check_precision
 
 NoiseShape = Literal["uniform", "inverse-fisher", "nullspace"]
@@ -64,6 +65,8 @@ def perturbed(
     else:
         selected = select_parameters(model, parameters)
         fisher = {name: fisher[name] for name in selected if name in fisher}
+    if any(map(is_sharded, selected.values())):
+        raise TypeError("noise cannot be added to sharded parameters: use a model that is whole")
     check_precision(fisher, selected, what="Fisher")
     fisher = {name: fisher[name].detach().to(p.device) for name, p in selected.items()}
     variance = noise_variance(fisher, shape, damping, tolerance)

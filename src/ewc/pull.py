@@ -27,6 +27,7 @@ from torch.optim import Optimizer
 
 from ewc.pull_checks import StrengthCheck
 from ewc.pull_state import PullState, combined
+from ewc.sharding import assembled, shard_values, shards
 from ewc.step_size import CORRECTIONS, How, PulledGroup, StepSize, pulled_groups, step_size_rule
 from ewc.wells import Well
 
@@ -125,11 +126,11 @@ class _OptimizerPulls:
         rule = step_size_rule(optimizer)
         correct = CORRECTIONS.get(rule)
         for index, group, names in pulled_groups(optimizer, state):
-            parameters: list[Tensor] = [state.parameters[name] for name in names]
-            states = [optimizer.state.get(parameter, {}) for parameter in parameters]
+            parameters = shards(state.parameters[name] for name in names)
+            states = [shard_values(optimizer.state.get(state.parameters[n], {})) for n in names]
             step = rule(group, parameters, states)
             if step.rate > 0:
-                anchors = [state.well.anchor[name] for name in names]
+                anchors = shards(state.well.anchor[name] for name in names)
                 factors = self._constant_factors(index, names, state, step)
                 weights = factors if step.scale is None else pull_weights(factors, step.scale)
                 if correct is not None:
@@ -161,7 +162,7 @@ class _OptimizerPulls:
         key = (names, step.rate * state.strength)
         cached = self._factors.get(index)
         if cached is None or cached.well is not state.well or cached.key != key:
-            factors = stiffness([state.well.precision[name] for name in names], key[1])
+            factors = stiffness(shards(state.well.precision[name] for name in names), key[1])
             if step.scale is None:
                 factors = pull_weights(factors, 1.0)
             self._factors[index] = cached = _CachedFactors(state.well, key, factors)
@@ -197,11 +198,12 @@ class _OptimizerPulls:
             factor = -factor if group.get("maximize", False) else factor
             for name in names:
                 # The anchor's remainder is left out: it shifts the rest point by a rounding of θ.
-                parameter, anchor = state.parameters[name], state.well.anchor[name]
-                gradient = factor * state.well.precision[name] * (parameter - anchor)
-                gradient = gradient.to(parameter.dtype)
+                parameter, anchor, precision = shards(
+                    (state.parameters[name], state.well.anchor[name], state.well.precision[name])
+                )
+                gradient = (factor * precision * (parameter - anchor)).to(parameter.dtype)
                 if parameter.grad is None:
-                    parameter.grad = gradient
+                    state.parameters[name].grad = assembled(gradient, state.parameters[name])
                 elif parameter.grad.is_sparse:
                     parameter.grad.add_(gradient.to_sparse(parameter.grad.sparse_dim()))
                 else:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ewc.pull_state import PullState
+from ewc.sharding import any_nonzero, largest, shard, shard_values, shards, sum_of_shards
 from ewc.step_size import pulled_groups, stability_limit, step_size_rule
 from ewc.warnings import warn_of_divergence, warn_of_standstill, warn_of_unowned
 from ewc.wells import Well
@@ -47,7 +48,7 @@ class OwnerCheck:
             name
             for name, parameter in zip(state.well.precision, parameters, strict=True)
             if parameter.requires_grad and id(parameter) not in owned
-            if f"unowned {name}" not in warned and bool(state.well.precision[name].any())
+            if f"unowned {name}" not in warned and any_nonzero(state.well.precision[name])
         ]
         if unowned:
             warned.update(f"unowned {name}" for name in unowned)
@@ -92,18 +93,16 @@ class StrengthCheck:
             limit, rate = stability_limit(optimizer, group), group["lr"]
             if limit == math.inf or (isinstance(rate, Tensor) and rate.device.type != "cpu"):
                 continue  # reading a rate from another device would make every step wait for it
-            largest = self._largest_precisions(state.well)
-            name = max(names, key=largest.__getitem__)
-            if (product := float(rate) * state.strength * largest[name]) > limit:
+            precisions = self._largest_precisions(state.well)
+            name = max(names, key=precisions.__getitem__)
+            if (product := float(rate) * state.strength * precisions[name]) > limit:
                 warned.add("divergence")
                 warn_of_divergence(name, product, limit)
                 return
 
     def _largest_precisions(self, well: Well) -> dict[str, float]:
         if self._largest is None or self._largest[0] is not well:
-            precisions = {name: p for name, p in well.precision.items() if p.numel()}
-            largest = {name: float(p.max()) for name, p in precisions.items()}
-            self._largest = (well, dict.fromkeys(well.precision, 0.0) | largest)
+            self._largest = (well, {name: largest(p) for name, p in well.precision.items()})
         return self._largest[1]
 
 
@@ -119,14 +118,15 @@ def surviving_share(optimizer: Optimizer, state: PullState) -> float:
     for group in optimizer.param_groups:
         if not (moved := [p for p in group["params"] if p.grad is not None]):
             continue
-        step = rule(group, moved, [optimizer.state.get(p, {}) for p in moved])
+        states = [shard_values(optimizer.state.get(p, {})) for p in moved]
+        step = rule(group, shards(moved), states)
         for index, parameter in enumerate(moved):
             rate = step.rate if step.scale is None else step.rate / step.scale[index]
-            change = _dense(parameter.grad).abs() * rate
-            total += float(change.sum())
+            change = _dense(shard(parameter.grad)).abs() * rate
+            total += float(sum_of_shards(change.sum(), parameter))
             if (name := names.get(id(parameter))) is not None:
-                change = change / (1 + rate * state.strength * state.well.precision[name])
-            survived += float(change.sum())
+                change = change / (1 + rate * state.strength * shard(state.well.precision[name]))
+            survived += float(sum_of_shards(change.sum(), parameter))
     return survived / total if total > 0 else 1.0
 
 

@@ -1,10 +1,13 @@
 """What pulls on the weights at one moment, for one memory or for several of them together."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
+from ewc.sharding import elementwise
 from ewc.wells import Well, add, energy
 
 
@@ -31,13 +34,14 @@ def combined(states: Sequence[PullState]) -> PullState:
     total = Well()
     for number, state in enumerate(states):
         factor, well = state.strength / strength, state.well  # at most 1: no precision overflows
+        scale = partial(torch.mul, other=factor)
         new = {
             name: names.setdefault(id(state.parameters[name]), f"{number}.{name}")
             for name in well.precision
         }
         parameters |= {new[name]: state.parameters[name] for name in new}
         scaled = Well(
-            {new[name]: factor * tensor for name, tensor in well.precision.items()},
+            {new[name]: elementwise(scale, tensor) for name, tensor in well.precision.items()},
             {new[name]: tensor for name, tensor in well.anchor.items()},
             factor * well.bottom,
             {new[name]: tensor for name, tensor in well.remainder.items()},

@@ -5,6 +5,7 @@ under `total.*` and `task.<number>.*`, and all plain values are JSON in the byte
 """
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -65,6 +66,12 @@ def unpack(
     kept_by_task = dict(zip(values["tasks"], kept, strict=False))
     loaded = wells.loaded(values["decay"], values["tasks"], total, kept_by_task, parameters)
     return loaded, values["strength"]
+
+
+def parameter_name(key: str) -> str:
+    """Return the parameter that an entry of a state belongs to; "" for one that belongs to none."""
+    match = re.fullmatch(rf"(?:total|task\.\d+)\.(?:{'|'.join(FIELDS)})\.(.+)", key)
+    return match[1] if match else ""
 
 
 def _prefixes(values: Mapping[str, Any]) -> list[str]:

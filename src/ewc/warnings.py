@@ -7,6 +7,8 @@ from types import FrameType
 
 from torch import Tensor
 
+from ewc.sharding import any_nonzero, shard
+
 
 class EWCWarning(UserWarning):
     """Training runs, but most likely not as intended.
@@ -37,7 +39,7 @@ def warn_if_zero(fisher: Mapping[str, Tensor]) -> None:
     is_used: dict[str, bool] = {}
     for name, tensor in fisher.items():
         layer = name.rpartition(".")[0] or name
-        is_used[layer] = is_used.get(layer, False) or bool(tensor.any())
+        is_used[layer] = is_used.get(layer, False) or any_nonzero(tensor)
     unused = [layer for layer, used in is_used.items() if not used]
     if len(unused) == len(is_used):
         warn("the Fisher is zero for every weight: this task will not be protected at all")
@@ -47,8 +49,11 @@ def warn_if_zero(fisher: Mapping[str, Tensor]) -> None:
 
 
 def fingerprint(parameters: Mapping[str, Tensor]) -> dict[str, tuple[float, float]]:
-    """Return two numbers per parameter, which show later, without a copy, whether it moved."""
-    values = {name: p.detach().cpu().double() for name, p in parameters.items()}
+    """Return two numbers per parameter, which show later, without a copy, whether it moved.
+
+    Of a sharded parameter they are those of this process's shard.
+    """
+    values = {name: shard(p.detach()).cpu().double() for name, p in parameters.items()}
     return {name: (float(x.sum()), float(x.square().sum())) for name, x in values.items()}
 
 

@@ -18,6 +18,17 @@ import torch
 from torch import Tensor
 
 from ewc.dtypes import at_least_float32
+from ewc.sharding import (
+    all_true,
+    assembled,
+    differentiable_shard,
+    laid_out_like,
+    same_layout,
+    shard,
+    sum_of_shards,
+    sums_of_shards,
+    whole,
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +56,14 @@ class Well:
             self.bottom,
             {name: change(name, tensor) for name, tensor in self.remainder.items()},
         )
+
+    def local(self) -> "Well":
+        """Return this process's part of the well, as plain tensors; all of it if not sharded."""
+        return self.map(lambda name, tensor: shard(tensor))
+
+    def assembled(self, like: Mapping[str, Tensor]) -> "Well":
+        """Return the well of which this is the `local` one, sharded as the tensors in `like`."""
+        return self.map(lambda name, tensor: assembled(tensor, like[name]))
 
     def to(self, device: torch.device) -> "Well":
         """Return the well with its tensors on `device`."""
@@ -82,11 +101,14 @@ def energy(well: Well, parameters: Mapping[str, Tensor]) -> Tensor:
 
     The penalty is λ/2 times this: see `PullState.penalty`.
     """
+    names = [name for name in parameters if name in well.precision]
+    local = well.local()
     terms = [
-        (well.precision[name] * well.distance(name, p).square()).sum()
-        for name, p in parameters.items()
-        if name in well.precision
+        (local.precision[name] * local.distance(name, parameter).square()).sum()
+        for name in names
+        for parameter in [differentiable_shard(parameters[name])]
     ]
+    terms = sums_of_shards(terms, [parameters[name] for name in names])
     return sum((term.to(terms[0].device) for term in terms), torch.zeros(())) + well.bottom
 
 
@@ -103,11 +125,14 @@ def add(a: Well, b: Well) -> Well:
     P = P_a + P_b,  m = (P_a m_a + P_b m_b) / P,
     bottom = bottom_a + bottom_b + Σ (P_a P_b / P) (m_a − m_b)²
     """
+    layout = {**a.precision, **b.precision}
+    a, b = a.local(), b.local()
     precision = {**a.precision, **b.precision}
     anchor = {**a.anchor, **b.anchor}
     remainder = {**a.remainder, **b.remainder}
     bottoms = [a.bottom, b.bottom]
-    for name in a.precision.keys() & b.precision.keys():
+    # In the same order in all processes, which add up their shards together.
+    for name in (name for name in a.precision if name in b.precision):
         precision[name] = a.precision[name] + b.precision[name]
         share = (b.precision[name] / precision[name]).nan_to_num(nan=0.0)  # 0/0: neither pulls
         anchor[name] = torch.lerp(a.anchor[name], b.anchor[name], share)
@@ -115,21 +140,24 @@ def add(a: Well, b: Well) -> Well:
         from_a, from_b = (well.distance(name, anchor[name]).neg_() for well in (a, b))
         remainder[name] = torch.lerp(from_a, from_b, share)
         apart = from_a - from_b
-        bottoms.append(float((a.precision[name] * share * apart.square()).sum()))
-        if _energy_error(precision[name], remainder[name], bottoms[-1]) < 8:
+        energy_between = (a.precision[name] * share * apart.square()).sum()
+        lost = (precision[name] * remainder[name].square()).sum()
+        bottoms.append(float(sum_of_shards(energy_between, layout[name])))
+        error = _energy_error(float(sum_of_shards(lost, layout[name])), bottoms[-1])
+        if error < 8 * torch.finfo(remainder[name].dtype).eps:
             del remainder[name]
-    return Well(precision, anchor, math.fsum(bottoms), remainder)  # fsum: the same in any order
+    bottom = math.fsum(bottoms)  # the same in any order
+    return Well(precision, anchor, bottom, remainder).assembled(layout)
 
 
-def _energy_error(precision: Tensor, remainder: Tensor, bottom: float) -> float:
-    """Return by how many roundings of its value E could be wrong without the remainder r.
+def _energy_error(lost: float, bottom: float) -> float:
+    """Return how wrong E could be without the remainder r, which has the energy `lost` = Σ P r².
 
     |ΔE| / E <= 2 Σ P |r| |θ − m| / (Σ P (θ − m)² + bottom) <= √(Σ P r² / bottom), for every θ.
     """
-    lost = float((precision * remainder.square()).sum())
     if lost == 0:
         return 0.0
-    return math.sqrt(lost / bottom) / torch.finfo(remainder.dtype).eps if bottom > 0 else math.inf
+    return math.sqrt(lost / bottom) if bottom > 0 else math.inf
 
 
 def online_update(old: Well, new: Well, decay: float) -> Well:
@@ -137,11 +165,14 @@ def online_update(old: Well, new: Well, decay: float) -> Well:
 
     Parameters that only `old` has keep their anchor.
     """
+    layout = {**old.precision, **new.precision}
+    old, new = old.local(), new.local()
     precision = {name: decay * tensor for name, tensor in old.precision.items()}
     for name, tensor in new.precision.items():
         precision[name] = precision[name] + tensor if name in precision else tensor
     remainder = {name: tensor for name, tensor in old.remainder.items() if name not in new.anchor}
-    return Well(precision, {**old.anchor, **new.anchor}, remainder={**remainder, **new.remainder})
+    anchor = {**old.anchor, **new.anchor}
+    return Well(precision, anchor, remainder={**remainder, **new.remainder}).assembled(layout)
 
 
 def fitted(well: Well, parameters: Mapping[str, Tensor]) -> Well:
@@ -170,7 +201,7 @@ def check_precision(
     for name, parameter in parameters.items():
         if name not in precision:
             raise ValueError(f"expected a {what} for {name!r}, but there is none")
-        if not bool(torch.isfinite(parameter).all()):
+        if not all_true(torch.isfinite(parameter)):
             raise ValueError(f"expected finite weights, but {name!r} has NaN or infinite ones")
     for name, tensor in precision.items():
         if name not in parameters:
@@ -180,7 +211,7 @@ def check_precision(
             raise ValueError(
                 f"expected a {what} of shape {shape} for {name!r}, got {tuple(tensor.shape)}"
             )
-        if not bool((torch.isfinite(tensor) & (tensor >= 0)).all()):
+        if not all_true(torch.isfinite(tensor) & (tensor >= 0)):
             raise ValueError(
                 f"expected a finite {what} >= 0 for {name!r}, but it has other entries"
             )
@@ -193,6 +224,7 @@ def _tensor_fits(tensor: Tensor, name: str, parameters: Mapping[str, Tensor]) ->
         and tensor.shape == parameter.shape
         and tensor.device == parameter.device
         and tensor.dtype == at_least_float32(parameter.dtype)
+        and same_layout(tensor, parameter)
     )
 
 
@@ -210,8 +242,8 @@ def _fitted_tensor(tensor: Tensor, name: str, parameters: Mapping[str, Tensor]) 
             f"but its shape went from {old} to {now}"
         )
     tensor = tensor.to(device=parameter.device, dtype=at_least_float32(parameter.dtype))
-    if old == now:
-        return tensor
-    grown = tensor.new_zeros(now)
-    grown[tuple(slice(size) for size in old)] = tensor
-    return grown
+    if old != now:
+        block = whole(tensor)
+        tensor = block.new_zeros(now)
+        tensor[tuple(slice(size) for size in old)] = block
+    return laid_out_like(tensor, parameter)

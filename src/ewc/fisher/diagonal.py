@@ -7,16 +7,20 @@ of each sample is squared. The square of a batch's mean gradient is something el
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ewc.fisher.batches import read_batches
+from ewc.fisher.batches import FisherBatch, read_batches
 from ewc.fisher.fisher_pass import FisherPass
 from ewc.fisher.likelihood import Kind, Likelihood, Positions, check_options
-from ewc.fisher.preserve import preserved
+from ewc.fisher.preserve import PrivateRandomState, preserved
+from ewc.fisher.sharded_pass import ShardedPass
 from ewc.parameters import ParameterSelection, select_parameters, unwrap
+from ewc.processes import ProcessGroup, find_processes
+from ewc.sharding import is_sharded
 
 
 def fisher_diagonal(
@@ -29,6 +33,7 @@ def fisher_diagonal(
     max_samples: int | None = None,
     parameters: ParameterSelection = None,
     generator: torch.Generator | None = None,
+    process_group: ProcessGroup = None,
 ) -> dict[str, Tensor]:
     """Return how much each weight matters: the mean squared gradient of log p(y | x, θ).
 
@@ -49,11 +54,15 @@ def fisher_diagonal(
             `"mean"` divides by the number of positions that are not ignored instead of the number
             of samples, for losses that are a mean over tokens; `"sum"` divides by the number of
             samples, for losses that are a sum over the tokens of each sample.
-        max_samples: stop after this many samples.
+        max_samples: stop after this many samples; with several processes, in all of them together.
         parameters: which parameters, as glob patterns of their names (`"!head.*"` excludes), or a
             function of the name; all trainable ones by default.
         generator: the source of random labels for `"sampled"`. Without it the global random state
-            is used, but not changed.
+            is used, but not changed. Several processes never draw the same numbers.
+        process_group: the processes that share the model, each with its own batches, if any. The
+            Fisher is the mean over the samples of all. `DistributedDataParallel` and `fully_shard`
+            show which these are; for other models it is a group, `"world"` (all processes), or
+            `"local"` (this one alone).
 
     Returns:
         One tensor per parameter, by name, at least float32; zeros where the output does not depend
@@ -74,23 +83,47 @@ def fisher_diagonal(
         )
     if max_samples is not None and max_samples < 1:
         raise ValueError(f"max_samples must be at least 1, not {max_samples}")
-    model = unwrap(model)
     selected = select_parameters(model, parameters)
     _check_parameters(selected)
-    with preserved(model) as random_state:
-        fisher = FisherPass(model, selected, kind, likelihood, generator)
-        samples = 0
-        for batch in read_batches(batches, model):
-            if max_samples is not None and samples + batch.size > max_samples:
-                batch = batch.take(0, max_samples - samples)
+    processes = find_processes(model, process_group)
+    model = unwrap(model)
+    with ExitStack() as stack:
+        random_state = stack.enter_context(preserved(model))
+        stack.enter_context(processes.failing_together())
+        if kind == "sampled":
             with random_state:
-                fisher.add(batch)
-            samples += batch.size
-            if samples == max_samples:
-                break
+                generator = processes.own_generator(generator)
+        fisher: FisherPass | ShardedPass
+        if any(map(is_sharded, model.parameters())):
+            fisher = ShardedPass(model, selected, kind, likelihood, generator, processes)
+            stack.enter_context(fisher)
+        else:
+            processes.check_same_weights(selected)
+            fisher = FisherPass(model, selected, kind, likelihood, generator)
+        _add_batches(
+            fisher, read_batches(batches, model), processes.share(max_samples), random_state
+        )
+    return fisher.sums.mean(processes, max_samples, positions)
+
+
+def _add_batches(
+    fisher: FisherPass | ShardedPass,
+    batches: Iterable[FisherBatch],
+    max_samples: int | None,
+    random_state: PrivateRandomState,
+) -> None:
+    """Add batches until there are `max_samples` samples. Loaders draw outside of `random_state`."""
+    samples = 0
+    for batch in batches if max_samples != 0 else ():
+        if max_samples is not None and samples + batch.size > max_samples:
+            batch = batch.take(0, max_samples - samples)
         with random_state:
-            fisher.flush()
-    return fisher.mean(max_samples, positions)
+            fisher.add(batch)
+        samples += batch.size
+        if samples == max_samples:
+            break
+    with random_state:
+        fisher.flush()
 
 
 def _check_parameters(parameters: Mapping[str, nn.Parameter]) -> None:

@@ -16,9 +16,9 @@ from ewc.fisher.batch_checks import BatchChecks
 from ewc.fisher.batch_joining import BatchBuffer
 from ewc.fisher.batch_squares import BatchSquares
 from ewc.fisher.batches import FisherBatch
-from ewc.fisher.likelihood import Kind, Likelihood, Positions, cotangents, count_positions
+from ewc.fisher.fisher_sums import FisherSums
+from ewc.fisher.likelihood import Kind, Likelihood, cotangents, count_positions
 from ewc.fisher.model_run import ModelRun
-from ewc.warnings import warn
 
 # Batches are joined up to this many samples, or elements in all results of a graph (32 MB).
 JOINED_SAMPLES = 1024
@@ -49,8 +49,7 @@ class FisherPass:
         self._generator = generator
         self._run = ModelRun(model, parameters)
         self._checks = BatchChecks(self._run)
-        self._totals = {name: self._run.zeros(name) for name in parameters}
-        self._samples = self._positions = 0
+        self.sums = FisherSums({name: self._run.zeros(name) for name in parameters})
         self._buffer: BatchBuffer | None = None
         self._capacity = 0  # samples that may be joined; known after the first batch
 
@@ -80,22 +79,6 @@ class FisherPass:
             for batch in buffer.separate():
                 self._add_now(batch)
 
-    def mean(self, max_samples: int | None, positions: Positions) -> dict[str, Tensor]:
-        """Return the sums divided by the number of positions or samples; raise if not finite."""
-        if self._samples == 0:
-            raise ValueError("batches is empty: the Fisher needs at least one sample")
-        if max_samples is not None and self._samples < max_samples:
-            warn(f"batches ended after {self._samples} samples, before max_samples={max_samples}")
-        if self._positions == 0:
-            raise ValueError("no position counts: every label is -100, or every token is masked")
-        count = self._positions if positions == "mean" else self._samples
-        for name, total in self._totals.items():
-            if not bool(total.div_(count).sum().isfinite()):
-                raise ValueError(
-                    f"the Fisher of {name!r} is not finite: its gradients overflow or are NaN"
-                )
-        return self._totals
-
     def _add_now(self, batch: FisherBatch) -> None:
         """Add the squared gradients of a batch."""
         output = self._run.outputs(batch)
@@ -103,7 +86,7 @@ class FisherPass:
         if not self._capacity:
             fitting = JOINED_ELEMENTS * batch.size // max(graph.elements, 1)
             self._capacity = max(1, min(JOINED_SAMPLES, fitting))
-        names = list(self._totals)
+        names = list(self.sums.totals)
         if batch.size == 1:
             self._add_sample(batch, names, list(self._cotangents(batch, output)))
         else:
@@ -113,8 +96,8 @@ class FisherPass:
                     sample = batch.take(n, n + 1)
                     vectors = list(self._cotangents(sample, self._run.outputs(sample)))
                     self._add_sample(sample, names, vectors)
-        self._samples += batch.size
-        self._positions += count_positions(output, batch.targets, batch.mask, self._likelihood)
+        positions = count_positions(output, batch.targets, batch.mask, self._likelihood)
+        self.sums.count(batch.size, positions)
 
     def _add_with_rules(self, batch: FisherBatch, output: Tensor, graph: Graph, plan: Plan) -> bool:
         """Add a batch with one backward pass per cotangent, and rules where the plan has them.
@@ -125,7 +108,7 @@ class FisherPass:
         first = next(vectors)
         with torch.no_grad():
             try:
-                squares = BatchSquares(self._totals, graph, plan, batch.size)
+                squares = BatchSquares(self.sums.totals, graph, plan, batch.size)
                 grads = squares.backward(output, first)
             except RuntimeError as error:
                 if "modified by an inplace operation" in str(error):
@@ -149,7 +132,7 @@ class FisherPass:
         """Add the squared gradients of one sample, without rules."""
         for grads in self._run.sample_gradients(sample, names, vectors):
             for name, grad in grads.items():
-                self._totals[name].addcmul_(grad, grad)
+                self.sums.totals[name].addcmul_(grad, grad)
 
     def _cotangents(self, batch: FisherBatch, output: Tensor) -> Iterable[Tensor]:
         return cotangents(

@@ -10,6 +10,8 @@ from math import sqrt
 import torch
 from torch import Tensor
 
+from ewc.sharding import all_true, any_nonzero, total
+
 
 def fisher_overlap(f1: Mapping[str, Tensor], f2: Mapping[str, Tensor]) -> float:
     """Return the overlap 1 − d² of two Fishers of one model.
@@ -25,9 +27,9 @@ def fisher_overlap(f1: Mapping[str, Tensor], f2: Mapping[str, Tensor]) -> float:
     shared = norm1 = norm2 = 0.0
     for name, first in f1.items():
         first, second = first.double(), f2[name].double().to(first.device)
-        shared += float((first.sqrt() * second.sqrt()).sum())
-        norm1 += float(first.sum())
-        norm2 += float(second.sum())
+        shared += float(total(first.sqrt() * second.sqrt()))
+        norm1 += float(total(first))
+        norm2 += float(total(second))
     if norm1 == 0 or norm2 == 0:
         raise ValueError("the overlap of a Fisher that is zero everywhere is not defined")
     return min(1.0, shared / (sqrt(norm1) * sqrt(norm2)))
@@ -53,7 +55,7 @@ def fisher_overlap_by_layer(f1: Mapping[str, Tensor], f2: Mapping[str, Tensor]) 
     overlaps = {}
     for layer, names in layers.items():
         first, second = {name: f1[name] for name in names}, {name: f2[name] for name in names}
-        if all(any(bool(f.any()) for f in part.values()) for part in (first, second)):
+        if all(any(any_nonzero(f) for f in part.values()) for part in (first, second)):
             overlaps[layer] = fisher_overlap(first, second)
     return overlaps
 
@@ -72,7 +74,7 @@ def _check_same(f1: Mapping[str, Tensor], f2: Mapping[str, Tensor]) -> None:
                 f"and {tuple(f2[name].shape)} in the other"
             )
         for fisher in (f1[name], f2[name]):
-            if not bool((torch.isfinite(fisher) & (fisher >= 0)).all()):
+            if not all_true(torch.isfinite(fisher) & (fisher >= 0)):
                 raise ValueError(
                     f"{name!r} has a negative, NaN or infinite entry: "
                     "a Fisher diagonal is finite and not negative"

@@ -2,8 +2,12 @@
 
 import math
 from collections.abc import Mapping
+from functools import partial
 
+import torch
 from torch import Tensor
+
+from ewc.sharding import elementwise, mean, total
 
 
 def shaped(
@@ -19,11 +23,14 @@ def shaped(
         floor: fraction of each parameter's mean that is added to all of its entries.
         normalize: the trace of the result; None leaves it as it is.
     """
-    raised = {name: tensor + floor * tensor.mean() for name, tensor in fisher.items()}
-    total = trace(raised)
-    if normalize is None or total == 0:
+    raised = {
+        name: elementwise(partial(torch.add, other=floor * mean(tensor)), tensor)
+        for name, tensor in fisher.items()
+    }
+    if normalize is None or (found := trace(raised)) == 0:
         return raised
-    return {name: tensor * (normalize / total) for name, tensor in raised.items()}
+    scale = partial(torch.mul, other=normalize / found)
+    return {name: elementwise(scale, tensor) for name, tensor in raised.items()}
 
 
 def check_shaping(floor: float, normalize: float | None) -> None:
@@ -36,4 +43,4 @@ def check_shaping(floor: float, normalize: float | None) -> None:
 
 def trace(fisher: Mapping[str, Tensor]) -> float:
     """Return the sum of all entries."""
-    return sum(float(tensor.sum()) for tensor in fisher.values())
+    return sum(float(total(tensor)) for tensor in fisher.values())

@@ -26,6 +26,7 @@ from ewc.fisher.autograd.plan import Plan
 from ewc.fisher.batches import read_batches
 from ewc.fisher.fisher_pass import FisherPass
 from ewc.fisher.likelihood import cotangents
+from ewc.processes import Processes
 
 
 @pytest.mark.parametrize("name", FAST)
@@ -221,11 +222,11 @@ def test_the_mean_of_a_pass_is_over_all_batches_added() -> None:
         fisher.add(batch)
     fisher.flush()
     expected = batch_of_one_fisher(model, (x,), None, EXACT["categorical"])
-    assert_equal_fishers(fisher.mean(None, "mean"), expected)
+    assert_equal_fishers(fisher.sums.mean(Processes(), None, "mean"), expected)
 
 
 def test_a_pass_without_batches_has_no_mean() -> None:
     fisher = make_pass(nn.Linear(4, 3))
     fisher.flush()
     with pytest.raises(ValueError, match="batches is empty"):
-        fisher.mean(None, "mean")
+        fisher.sums.mean(Processes(), None, "mean")
