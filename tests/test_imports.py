@@ -13,7 +13,15 @@ SOURCE = Path(__file__).parents[1] / "src"
 ROOMS = {
     "ewc": (
         *("dtypes", "warnings", "parameters", "fisher", "wells", "task_wells", "ready_fisher"),
-        *("serialization", "pull_state", "step_size", "pull_checks", "pull", "attachments"),
+        *(
+            "serialization",
+            "pull_state",
+            "blocks",
+            "step_size",
+            "pull_checks",
+            "pull",
+            "attachments",
+        ),
         *("memory", "perturbation", "recognition", "__init__"),
     ),
     "ewc_paper": (

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ewc.blocks import blocks
 from ewc.pull_state import PullState
-from ewc.step_size import pulled_groups, stability_limit, step_size_rule
+from ewc.step_size import blocks_of, pulled_groups, stability_limit, step_size_rule
 from ewc.warnings import warn_of_divergence, warn_of_standstill, warn_of_unowned
 from ewc.wells import Well
 
@@ -119,14 +120,22 @@ def surviving_share(optimizer: Optimizer, state: PullState) -> float:
     for group in optimizer.param_groups:
         if not (moved := [p for p in group["params"] if p.grad is not None]):
             continue
-        step = rule(group, moved, [optimizer.state.get(p, {}) for p in moved])
-        for index, parameter in enumerate(moved):
-            rate = step.rate if step.scale is None else step.rate / step.scale[index]
-            change = _dense(parameter.grad).abs() * rate
-            total += float(change.sum())
-            if (name := names.get(id(parameter))) is not None:
-                change = change / (1 + rate * state.strength * state.well.precision[name])
-            survived += float(change.sum())
+        precisions = [
+            state.well.precision[names[id(p)]] if id(p) in names else p.new_zeros(()).expand_as(p)
+            for p in moved
+        ]
+        gradients = [_dense(p.grad) for p in moved]
+        states = [optimizer.state.get(p, {}) for p in moved]
+        size = blocks_of(optimizer, moved[0].device)
+        for block in blocks(moved, states, precisions, gradients, size):
+            step = rule(group, block.parameters, block.states)
+            for index, (precision, gradient) in enumerate(
+                zip(block.precisions, block.anchors, strict=True)
+            ):
+                rate = step.rate if step.scale is None else step.rate / step.scale[index]
+                change = gradient.abs() * rate
+                total += float(change.sum())
+                survived += float((change / (1 + rate * state.strength * precision)).sum())
     return survived / total if total > 0 else 1.0
 
 
