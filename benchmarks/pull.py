@@ -1,8 +1,9 @@
-"""The pull on AdamW, on a GPT-2 shape of 26 M parameters: a training step, the optimizer's step alone.
+"""The pull on AdamW, on a GPT-2 shape of 26 M parameters.
 
-Each as a multiple of the same without a memory, with a learning-rate schedule and without; and the
-extra memory at the peak, in bytes per parameter, in a process of its own
-(`python -m benchmarks.pull`): that of the memory itself, and that of the pull on top of it.
+A training step, and the optimizer's step alone, each as a multiple of the same without a memory,
+with a learning-rate schedule and without. And the extra memory at the peak, in bytes per parameter,
+in a process of its own (`python -m benchmarks.pull`): that of the memory itself, and that of the
+pull on top of it.
 """
 
 import subprocess

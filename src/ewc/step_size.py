@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, Optimizer, RMSprop
 
-from ewc.blocks import Block, ParamState, block_size, blocks
+from ewc.blocks import Block, block_size, blocks
+from ewc.blocks import ParamState as ParamState  # public here too
 from ewc.dtypes import widened
 from ewc.pull_state import PullState
 

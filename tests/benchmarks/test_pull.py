@@ -22,6 +22,7 @@ def test_a_schedule_changes_the_rate_and_a_pull_the_weights() -> None:
         torch.manual_seed(0)
         model = nn.Linear(3, 2)
         optimizer, scheduler = pull.make_optimizer(model, pulled, True, 0.01)
+        model.weight.data += 1000.0  # far from the anchor
         model.weight.grad = torch.ones(2, 3)
         for _ in range(3):
             optimizer.step()
