@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import fisher, games, peak, step, training
+from benchmarks import fisher, games, peak, pull, step, training
 from benchmarks.libraries import MissingLibrary
 from benchmarks.tables import ResultTable, as_json, machine, print_table
 from benchmarks.timing import one_thread
@@ -16,6 +16,7 @@ BENCHMARKS = {
     "fisher": fisher.tables,
     "memory": peak.tables,
     "step": step.tables,
+    "pull": pull.tables,
     "training": training.tables,
     "games": games.tables,
 }

@@ -47,15 +47,15 @@ VOCABULARY, WIDTH, LAYERS, HEADS, POSITIONS = 50257, 256, 4, 4, 128
 class Block(nn.Module):
     """Causal self-attention and a two-layer network, each added to its input."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm_1 = nn.LayerNorm(WIDTH)
-        self.query_key_value = nn.Linear(WIDTH, 3 * WIDTH)
-        self.project = nn.Linear(WIDTH, WIDTH)
-        self.norm_2 = nn.LayerNorm(WIDTH)
-        self.widen = nn.Linear(WIDTH, 4 * WIDTH)
+        self.norm_1 = nn.LayerNorm(width)
+        self.query_key_value = nn.Linear(width, 3 * width)
+        self.project = nn.Linear(width, width)
+        self.norm_2 = nn.LayerNorm(width)
+        self.widen = nn.Linear(width, 4 * width)
         self.activation = nn.GELU(approximate="tanh")
-        self.narrow = nn.Linear(4 * WIDTH, WIDTH)
+        self.narrow = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         query, key, value = (
@@ -71,13 +71,13 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """A small GPT-2: learned positions, and the output layer shares the weight of the embedding."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = WIDTH) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
-        self.positions = nn.Embedding(POSITIONS, WIDTH)
-        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
-        self.norm = nn.LayerNorm(WIDTH)
-        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.tokens = nn.Embedding(VOCABULARY, width)
+        self.positions = nn.Embedding(POSITIONS, width)
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(LAYERS)))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, VOCABULARY, bias=False)
         nn.init.normal_(self.tokens.weight, std=0.02)
         self.head.weight = self.tokens.weight
 

@@ -30,6 +30,7 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "multiple": "{:.2f}x".format,
     "difference": "{:.0e}".format,
     "megabytes": "{:,.0f}".format,
+    "bytes per parameter": "{:.2f}".format,
     "samples per second": "{:,.0f}".format,
     "steps per second": "{:,.0f}".format,
 }

@@ -18,6 +18,7 @@ ROOMS = {
             "ready_fisher",
             "serialization",
             "pull_state",
+            "blocks",
             "step_size",
             "pull_checks",
             "pull",

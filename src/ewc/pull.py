@@ -18,7 +18,7 @@ number of tasks.
 
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 from weakref import WeakKeyDictionary
 
 import torch
@@ -27,9 +27,15 @@ from torch.optim import Optimizer
 
 from ewc.pull_checks import StrengthCheck
 from ewc.pull_state import PullState, combined
-from ewc.sharding import assembled, shard_values, shards
-from ewc.step_size import CORRECTIONS, How, PulledGroup, StepSize, pulled_groups, step_size_rule
-from ewc.wells import Well
+from ewc.sharding import assembled, shards
+from ewc.step_size import (
+    CORRECTIONS,
+    How,
+    StepSize,
+    pulled_blocks,
+    pulled_groups,
+    step_size_rule,
+)
 
 
 class Pull:
@@ -102,7 +108,6 @@ class _OptimizerPulls:
         self.pulls: list[Pull] = []
         self._strength_check = StrengthCheck()
         self._combined: dict[How, tuple[list[PullState], PullState]] = {}
-        self._factors: dict[int, _CachedFactors] = {}
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -120,22 +125,20 @@ class _OptimizerPulls:
     @torch.no_grad()
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         state = self._start_pulls("proximal")
-        if state is None or _was_skipped(optimizer):
+        skipped = _skipped(optimizer)
+        if state is None or skipped is True:
             return
         self._strength_check.check_proximal(optimizer, state, self.pulls[0].warned)
         rule = step_size_rule(optimizer)
-        correct = CORRECTIONS.get(rule)
-        for index, group, names in pulled_groups(optimizer, state):
-            parameters = shards(state.parameters[name] for name in names)
-            states = [shard_values(optimizer.state.get(state.parameters[n], {})) for n in names]
-            step = rule(group, parameters, states)
+        for group, block in pulled_blocks(optimizer, state):
+            step = rule(group, block.parameters, block.states)
             if step.rate > 0:
-                anchors = shards(state.well.anchor[name] for name in names)
-                factors = self._constant_factors(index, names, state, step)
-                weights = factors if step.scale is None else pull_weights(factors, step.scale)
-                if correct is not None:
-                    correct(group, PulledGroup(parameters, states, anchors, weights, step))
-                _lerp_(parameters, anchors, weights)
+                weights = pull_weights(block.precisions, step, state.strength)
+                if isinstance(skipped, Tensor):
+                    torch._foreach_mul_(weights, 1 - skipped)
+                if (correct := CORRECTIONS.get(rule)) is not None:
+                    correct(group, block, step, weights)
+                _lerp_(block.parameters, block.anchors, weights)
 
     def _start_pulls(self, how: How) -> PullState | None:
         """Start the pulls of one kind and return their sum, which is cached while nothing changes.
@@ -151,22 +154,6 @@ class _OptimizerPulls:
         if cached is None or not _same(cached[0], states):
             self._combined[how] = cached = (states, combined(states))
         return cached[1]
-
-    def _constant_factors(
-        self, index: int, names: list[str], state: PullState, step: StepSize
-    ) -> list[Tensor]:
-        """Return what does not change from step to step, from the cache if possible.
-
-        Without a scale these are the weights of the pull, with one the stiffness.
-        """
-        key = (names, step.rate * state.strength)
-        cached = self._factors.get(index)
-        if cached is None or cached.well is not state.well or cached.key != key:
-            factors = stiffness(shards(state.well.precision[name] for name in names), key[1])
-            if step.scale is None:
-                factors = pull_weights(factors, 1.0)
-            self._factors[index] = cached = _CachedFactors(state.well, key, factors)
-        return cached.factors
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         if not any(pull.how == "gradient" for pull in self.pulls):
@@ -215,23 +202,18 @@ class _OptimizerPulls:
 _BY_OPTIMIZER: WeakKeyDictionary[Optimizer, _OptimizerPulls] = WeakKeyDictionary()
 
 
-class _CachedFactors(NamedTuple):
-    well: Well
-    key: tuple[list[str], float]
-    factors: list[Tensor]
+def pull_weights(precisions: list[Tensor], step: StepSize, strength: float) -> list[Tensor]:
+    """Return w = ηλP / (1 + ηλP) for the pull θ ← θ + w (m − θ).
 
-
-def stiffness(precisions: list[Tensor], factor: float) -> list[Tensor]:
-    """Return K = factor · P, kept finite: a pull beyond 1e30 cannot get any stiffer."""
-    return list(torch._foreach_clamp_max(torch._foreach_mul(precisions, min(factor, 1e30)), 1e30))
-
-
-def pull_weights(stiffness: list[Tensor], scale: list[Tensor] | float) -> list[Tensor]:
-    """Return w = ηλP / (1 + ηλP) = K / (K + scale), for the pull θ ← θ + w (m − θ).
-
-    K is rate · λ · P and η = rate / scale, see `StepSize`.
+    With η = rate / scale that is P / (P + scale / (rate · λ)). A rate · λ beyond 1e18 cannot make
+    the pull any stiffer, and with that bound the divisor does not vanish where P = 0.
     """
-    return list(torch._foreach_div(stiffness, torch._foreach_add(stiffness, scale)))
+    softness = 1 / min(step.rate * strength, 1e18)
+    if step.scale is None:
+        total = torch._foreach_add(precisions, softness)
+    else:
+        total = torch._foreach_add(precisions, step.scale, alpha=softness)
+    return list(torch._foreach_div(precisions, total))
 
 
 def _same(before: list[PullState], now: list[PullState]) -> bool:
@@ -243,10 +225,15 @@ def _same(before: list[PullState], now: list[PullState]) -> bool:
     )
 
 
-def _was_skipped(optimizer: Optimizer) -> bool:
-    """Whether a GradScaler made a fused optimizer skip this step."""
+def _skipped(optimizer: Optimizer) -> bool | Tensor:
+    """Whether a GradScaler made a fused optimizer skip this step.
+
+    On a device the answer stays there, as 0 or 1: reading it would make each step wait for it.
+    """
     found_inf = getattr(optimizer, "found_inf", None)
-    return found_inf is not None and bool(found_inf)
+    if found_inf is None:
+        return False
+    return bool(found_inf) if found_inf.device.type == "cpu" else found_inf.clamp(max=1.0)
 
 
 def _lerp_(parameters: list[Tensor], anchors: list[Tensor], weights: list[Tensor]) -> None:

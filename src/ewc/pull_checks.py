@@ -11,9 +11,18 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ewc.blocks import blocks
 from ewc.pull_state import PullState
-from ewc.sharding import any_nonzero, largest, shard, shard_values, shards, sum_of_shards
-from ewc.step_size import pulled_groups, stability_limit, step_size_rule
+from ewc.sharding import (
+    any_nonzero,
+    is_sharded,
+    largest,
+    shard,
+    shard_values,
+    shards,
+    sum_of_shards,
+)
+from ewc.step_size import blocks_of, pulled_groups, stability_limit, step_size_rule
 from ewc.warnings import warn_of_divergence, warn_of_standstill, warn_of_unowned
 from ewc.wells import Well
 
@@ -118,15 +127,29 @@ def surviving_share(optimizer: Optimizer, state: PullState) -> float:
     for group in optimizer.param_groups:
         if not (moved := [p for p in group["params"] if p.grad is not None]):
             continue
+        local = shards(moved)
+        precisions = [
+            shard(state.well.precision[names[id(p)]])
+            if id(p) in names
+            else own.new_zeros(()).expand_as(own)
+            for p, own in zip(moved, local, strict=True)
+        ]
+        gradients = [_dense(own.grad) for own in local if own.grad is not None]
         states = [shard_values(optimizer.state.get(p, {})) for p in moved]
-        step = rule(group, shards(moved), states)
-        for index, parameter in enumerate(moved):
-            rate = step.rate if step.scale is None else step.rate / step.scale[index]
-            change = _dense(shard(parameter.grad)).abs() * rate
-            total += float(sum_of_shards(change.sum(), parameter))
-            if (name := names.get(id(parameter))) is not None:
-                change = change / (1 + rate * state.strength * shard(state.well.precision[name]))
-            survived += float(sum_of_shards(change.sum(), parameter))
+        size = blocks_of(optimizer, moved[0].device)
+        sums = [0.0, 0.0]
+        for block in blocks(local, states, precisions, gradients, size):
+            step = rule(group, block.parameters, block.states)
+            for index, (precision, gradient) in enumerate(
+                zip(block.precisions, block.anchors, strict=True)
+            ):
+                rate = step.rate if step.scale is None else step.rate / step.scale[index]
+                change = gradient.abs() * rate
+                sums[0] += float((change / (1 + rate * state.strength * precision)).sum())
+                sums[1] += float(change.sum())
+        if is_sharded(moved[0]):  # then all are, as a rule
+            sums = sum_of_shards(torch.tensor(sums, device=moved[0].device), moved[0]).tolist()
+        survived, total = survived + sums[0], total + sums[1]
     return survived / total if total > 0 else 1.0
 
 

@@ -7,6 +7,8 @@ those of the loss alone; the pull corrects that.
 """
 
 import inspect
+import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -14,15 +16,17 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, Optimizer, RMSprop
 
+from ewc.blocks import Block, block_size, blocks
+from ewc.blocks import ParamState as ParamState  # public here too
 from ewc.dtypes import widened
 from ewc.pull_state import PullState
+from ewc.sharding import shard_values, shards
 
 How = Literal["proximal", "gradient"]
 TINY = 1e-36  # a moment this small counts as zero: its root is far below any eps in use
 SMALLEST_EPS = 1e-30  # with eps=0 a weight that never had a gradient would be pulled by 0 / 0
 DEVIATION = 0.1  # smallest deviation of gradients in centered RMSprop, relative to their mean
 ParamGroup = Mapping[str, Any]  # one of `optimizer.param_groups`
-ParamState = Mapping[str, Tensor]  # what `optimizer.state` has for one parameter
 
 
 class StepSize(NamedTuple):
@@ -32,26 +36,8 @@ class StepSize(NamedTuple):
     scale: list[Tensor] | None = None
 
 
-class PulledGroup(NamedTuple):
-    """The protected parameters of one group, just before the pull θ ← θ + w (m − θ).
-
-    Attributes:
-        parameters: θ, after the optimizer's own step.
-        states: the optimizer's state of each parameter.
-        anchors: m of each parameter.
-        weights: w of each parameter.
-        step: η of the group.
-    """
-
-    parameters: list[Tensor]
-    states: list[ParamState]
-    anchors: list[Tensor]
-    weights: list[Tensor]
-    step: StepSize
-
-
 StepSizeRule = Callable[[ParamGroup, Sequence[Tensor], Sequence[ParamState]], StepSize]
-Correction = Callable[[ParamGroup, PulledGroup], None]
+Correction = Callable[[ParamGroup, Block, StepSize, list[Tensor]], None]
 
 
 def step_size_rule(optimizer: Optimizer) -> StepSizeRule:
@@ -88,16 +74,27 @@ def sgd_step_size(
 def adam_step_size(
     group: ParamGroup, parameters: Sequence[Tensor], states: Sequence[ParamState]
 ) -> StepSize:
-    """η = lr / (√v̂ + ε), with v̂ the bias-corrected second moment (its maximum with amsgrad)."""
-    key = "max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"
-    scale = _roots(moments(key, parameters, states))
-    corrections = _bias_corrections(float(group["betas"][1]), states)
-    torch._foreach_mul_(scale, [correction**-0.5 for correction in corrections])
-    torch._foreach_add_(scale, max(group["eps"], SMALLEST_EPS))
-    return StepSize(float(group["lr"]), scale)
+    """η = lr / (√v̂ + ε), with v̂ = v / c the bias-corrected second moment.
+
+    With amsgrad v is its maximum. Where all have taken as many steps, η is computed as
+    lr √c / (√v + ε √c), which is one operation less.
+    """
+    scale = _roots(
+        moments("max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq", parameters, states)
+    )
+    rate, eps = float(group["lr"]), max(group["eps"], SMALLEST_EPS)
+    corrections = bias_corrections(float(group["betas"][1]), states)
+    if isinstance(first := corrections[0], float) and all(one == first for one in corrections):
+        rate, eps = rate * first**0.5, eps * first**0.5
+    else:
+        torch._foreach_div_(scale, [one**0.5 for one in corrections])
+    torch._foreach_add_(scale, eps)
+    return StepSize(rate, scale)
 
 
-def undo_excess_decay(group: ParamGroup, pulled: PulledGroup) -> None:
+def undo_excess_decay(
+    group: ParamGroup, block: Block, step: StepSize, weights: list[Tensor]
+) -> None:
     """Make AdamW's weight decay δ count as much as with the penalty in the loss.
 
     AdamW comes to rest where gradient + δ (√v + ε) θ = 0, with v the second moment of the whole
@@ -108,22 +105,23 @@ def undo_excess_decay(group: ParamGroup, pulled: PulledGroup) -> None:
 
     so it decayed the weight by lr · δ (1 − √(v / v̂)) too much, which is added back.
     """
-    decay = float(group["weight_decay"])
-    moved = [i for i, parameter in enumerate(pulled.parameters) if parameter.grad is not None]
+    decay, rate = float(group["weight_decay"]), float(group["lr"])
+    moved = [index for index, gradient in enumerate(block.gradients) if gradient]
     if decay == 0 or not group.get("decoupled_weight_decay", False) or not moved:
         return
-    assert pulled.step.scale is not None
-    rate = pulled.step.rate
+    assert step.scale is not None
     parameters, anchors, weights, scale = (
         [tensors[i] for i in moved]
-        for tensors in (pulled.parameters, pulled.anchors, pulled.weights, pulled.step.scale)
+        for tensors in (block.parameters, block.anchors, weights, step.scale)
     )
-    states = [pulled.states[i] for i in moved]
+    states = [block.states[i] for i in moved]
     pull = torch._foreach_sub(parameters, anchors)
     torch._foreach_mul_(pull, weights)
     means = [state["exp_avg"].to(one.dtype) for state, one in zip(states, pull, strict=True)]
-    corrections = _bias_corrections(float(group["betas"][0]), states)
-    change = torch._foreach_addcdiv(pull, means, scale, [2 * rate / one for one in corrections])
+    corrections = bias_corrections(float(group["betas"][0]), states)
+    if isinstance(corrections[0], Tensor):
+        means, corrections = list(torch._foreach_div(means, corrections)), [1.0] * len(means)
+    change = torch._foreach_addcdiv(pull, means, scale, [2 * step.rate / c for c in corrections])
     torch._foreach_mul_(change, pull)
     for one in change:  # at most 0, where the pull balances the gradient; and no root of 0
         one.clamp_(-rate * rate * (1 - 1e-6), 0.0)
@@ -146,17 +144,17 @@ def rmsprop_step_size(
     return StepSize(float(group["lr"]) / _one_minus(float(group["momentum"])), scale)
 
 
-def bound_deviation(group: ParamGroup, pulled: PulledGroup) -> None:
+def bound_deviation(group: ParamGroup, block: Block, step: StepSize, weights: list[Tensor]) -> None:
     """Keep the deviation √(v − ḡ²) that centered RMSprop divides by at a tenth of |ḡ| or more.
 
     The pull balances a constant gradient, and the deviation of such a gradient vanishes unless it
     is noisy: steps would grow without bound, and become NaN where rounding gives less than zero.
     """
     if group["centered"]:
-        means = moments("grad_avg", pulled.parameters, pulled.states)
+        means = moments("grad_avg", block.parameters, block.states)
         least = torch._foreach_mul(means, means)
         torch._foreach_mul_(least, 1 + DEVIATION**2)
-        squares = moments("square_avg", pulled.parameters, pulled.states)
+        squares = moments("square_avg", block.parameters, block.states)
         torch._foreach_maximum_(squares, least)
 
 
@@ -203,6 +201,27 @@ def pulled_groups(
             yield index, group, in_group
 
 
+def pulled_blocks(optimizer: Optimizer, state: PullState) -> Iterator[tuple[ParamGroup, Block]]:
+    """Yield the protected parameters in blocks, each with its group."""
+    for _, group, names in pulled_groups(optimizer, state):
+        parameters = shards(state.parameters[name] for name in names)
+        states = [shard_values(optimizer.state.get(state.parameters[name], {})) for name in names]
+        precisions = shards(state.well.precision[name] for name in names)
+        anchors = shards(state.well.anchor[name] for name in names)
+        size = blocks_of(optimizer, parameters[0].device)
+        group = {**group, "lr": float(group["lr"])}  # read once, in case it is on a device
+        for block in blocks(parameters, states, precisions, anchors, size):
+            yield group, block
+
+
+def blocks_of(optimizer: Optimizer, device: torch.device) -> int:
+    """Return how many numbers the rule of this optimizer takes at a time.
+
+    A `step_size` of the optimizer's own gets whole parameters, as its states may have other shapes.
+    """
+    return sys.maxsize if hasattr(optimizer, "step_size") else block_size(device)
+
+
 def moments(key: str, parameters: Sequence[Tensor], states: Sequence[ParamState]) -> list[Tensor]:
     """Return the optimizer's moments; zero, as in the optimizer, before the first step."""
     return [
@@ -217,8 +236,25 @@ def _one_minus(momentum: float) -> float:
     return 1 - momentum
 
 
-def _bias_corrections(beta: float, states: Sequence[ParamState]) -> list[float]:
-    return [1 - beta ** float(state["step"]) if state else 1.0 for state in states]
+def bias_corrections(beta: float, states: Sequence[ParamState]) -> list[float] | list[Tensor]:
+    """Return 1 − β^t of each parameter, t being its number of steps.
+
+    These are numbers if all t are in the memory of the CPU, where reading them is free. Otherwise
+    they are tensors, so that no step waits for the device; a first step that was skipped counts.
+    """
+    if on_cpu([state["step"] for state in states if state]):
+        return [1 - beta ** float(state["step"]) if state else 1.0 for state in states]
+    some = next(state["step"] for state in states if state)
+    steps = [state["step"].float() if state else torch.ones_like(some) for state in states]
+    powers = torch._foreach_mul(torch._foreach_clamp_min(steps, 1.0), math.log(max(beta, TINY)))
+    torch._foreach_expm1_(powers)
+    torch._foreach_neg_(powers)
+    return list(powers)
+
+
+def on_cpu(steps: Sequence[Tensor | float]) -> bool:
+    """Whether all step counts can be read without waiting for a device."""
+    return all(not isinstance(step, Tensor) or step.device.type == "cpu" for step in steps)
 
 
 def _roots(moments: Sequence[Tensor]) -> list[Tensor]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, SGD, Adam, AdamW, Optimizer, RMSprop, SparseAdam
 
 import ewc
+from ewc.pull import _skipped
 
 Make = Callable[[nn.Module], Optimizer]
 
@@ -278,3 +279,35 @@ def test_the_gradient_pull_comes_after_accumulation_and_clipping() -> None:
     expected = before["weight"] - 0.1 * (problem.model.weight.grad + pull)
     optimizer.step()
     torch.testing.assert_close(problem.model.weight.detach(), expected, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
+def test_blocks_of_any_size_are_pulled_as_the_whole(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    x, weights = torch.randn(20, 6), {}
+    for size in (4, 1000):
+        monkeypatch.setattr("ewc.step_size.block_size", lambda device, size=size: size)
+        torch.manual_seed(1)
+        model = nn.Linear(6, 5, dtype=torch.float64)
+        memory = ewc.EWC(model, strength=3.0)
+        memory.anchor({name: torch.rand_like(p) for name, p in model.named_parameters()})
+        optimizer = make(model)
+        memory.attach(optimizer)
+        for _ in range(10):
+            optimizer.zero_grad()
+            (model(x.double()).square().mean() + model.weight.sum()).backward()
+            optimizer.step()
+        weights[size] = model.weight.detach()
+    torch.testing.assert_close(weights[4], weights[1000], rtol=1e-13, atol=1e-14)
+
+
+def test_a_skip_that_is_known_to_a_device_alone_is_not_read() -> None:
+    """The meta device has no values: reading one would raise."""
+    optimizer = SGD([nn.Parameter(torch.zeros(1))])
+    for value, skipped in ((0.0, False), (1.0, True)):
+        optimizer.found_inf = torch.tensor(value)
+        assert _skipped(optimizer) is skipped
+    optimizer.found_inf = torch.ones((), device="meta")
+    assert _skipped(optimizer).device.type == "meta"

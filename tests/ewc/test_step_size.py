@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
 import ewc
-from ewc.step_size import DEVIATION, StepSize, stability_limit
+from ewc.step_size import DEVIATION, StepSize, bias_corrections, stability_limit
 
 
 def distances(problem: Problem, optimizer: Optimizer, steps: int) -> list[float]:
@@ -174,3 +174,38 @@ def test_a_subclass_that_keeps_the_step_or_says_its_own_is_known(kind: type[SGD]
     minimum = problem.minimum()
     train(problem, optimizer)
     torch.testing.assert_close(problem.weights(), minimum, rtol=0, atol=1e-8)
+
+
+def test_step_counts_on_a_device_are_not_read() -> None:
+    """The meta device has no values: reading one would raise."""
+    states = [{"step": torch.ones((), device="meta")}, {}]
+    corrections = bias_corrections(0.999, states)
+    assert [one.device.type for one in corrections] == ["meta", "meta"]
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.9, 0.999])
+def test_bias_corrections_on_a_device_are_those_of_the_cpu(
+    beta: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = [{"step": torch.tensor(float(step))} for step in (1, 2, 1000)] + [{}]
+    expected = bias_corrections(beta, states)
+    monkeypatch.setattr("ewc.step_size.on_cpu", lambda steps: False)
+    found = [float(one) for one in bias_corrections(beta, states)]
+    assert found[:3] == pytest.approx(expected[:3], rel=1e-5)
+    assert float(bias_corrections(beta, [{"step": torch.tensor(0.0)}])[0]) > 0  # skipped so far
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_adamw_with_its_steps_on_a_device_is_pulled_the_same_way(
+    weight_decay: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = []
+    for on_cpu in (True, False):
+        monkeypatch.setattr("ewc.step_size.on_cpu", lambda steps, on_cpu=on_cpu: on_cpu)
+        problem = Problem()
+        optimizer = AdamW(problem.model.parameters(), lr=1e-2, weight_decay=weight_decay)
+        problem.memory.attach(optimizer)
+        for _ in range(30):
+            one_step(problem, optimizer)
+        weights.append(problem.weights())
+    torch.testing.assert_close(*weights, rtol=1e-5, atol=1e-6)
