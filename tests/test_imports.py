@@ -13,8 +13,16 @@ SOURCE = Path(__file__).parents[1] / "src"
 ROOMS = {
     "ewc": (
         *("dtypes", "warnings", "parameters", "fisher", "wells", "task_wells", "ready_fisher"),
-        *("serialization", "pull_state", "step_size", "pull_checks", "pull", "attachments"),
-        *("memory", "perturbation", "recognition", "__init__"),
+        *(
+            "files",
+            "serialization",
+            "pull_state",
+            "step_size",
+            "pull_checks",
+            "pull",
+            "attachments",
+        ),
+        *("memory", "perturbation", "recognition", "integrations", "__init__"),
     ),
     "ewc_paper": (
         *("__init__", "errors", "seeding", "terminal", "options", "runs", "mnist", "games"),
@@ -57,4 +65,12 @@ def test_a_room_imports_only_from_below(file: Path) -> None:
 @pytest.mark.parametrize("file", [file for file in FILES if room(file)[0] == "ewc"], ids=place)
 def test_the_library_needs_torch_and_numpy_alone(file: Path) -> None:
     roots = {name.split(".")[0] for name in imported(file)}
+    if file.parent.name == "integrations":
+        roots -= {file.stem}  # each file there is for one trainer, and has its name
     assert roots <= sys.stdlib_module_names | {"ewc", "torch", "numpy", "safetensors"}
+
+
+def test_nothing_imports_the_integrations() -> None:
+    for file in FILES:
+        inside = file.parent.name == "integrations"
+        assert inside or not any(name.startswith("ewc.integrations") for name in imported(file))
