@@ -12,16 +12,9 @@ SOURCE = Path(__file__).parents[1] / "src"
 # The rooms of each package, from the lowest to the highest. A room imports from those before it.
 ROOMS = {
     "ewc": (
-        *("dtypes", "warnings", "parameters", "fisher", "wells", "task_wells", "ready_fisher"),
-        *(
-            "files",
-            "serialization",
-            "pull_state",
-            "step_size",
-            "pull_checks",
-            "pull",
-            "attachments",
-        ),
+        *("version", "dtypes", "warnings", "parameters", "fisher", "wells", "task_wells"),
+        *("ready_fisher", "files", "log_codes", "sharing", "serialization", "pull_state"),
+        *("step_size", "pull_checks", "pull", "attachments", "memory_files"),
         *("memory", "perturbation", "recognition", "integrations", "__init__"),
     ),
     "ewc_paper": (

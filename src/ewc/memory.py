@@ -18,6 +18,7 @@ from ewc.attachments import Attachments
 from ewc.fisher import fisher_diagonal
 from ewc.fisher.likelihood import Kind, Likelihood, Positions
 from ewc.fisher.scaling import check_shaping, shaped
+from ewc.memory_files import MemoryFiles
 from ewc.parameters import ModelParameters, ParameterSelection
 from ewc.pull import Pull
 from ewc.pull_state import PullState
@@ -29,7 +30,7 @@ from ewc.warnings import fingerprint, warn_if_moved, warn_if_zero
 from ewc.wells import uniform_precision, well_at
 
 
-class EWC:
+class EWC(MemoryFiles):
     """Elastic weight consolidation: the model learns new tasks without forgetting the old ones.
 
     Each task is remembered as a quadratic well around the weights that solved it. The cost per step
@@ -260,8 +261,8 @@ class EWC:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take over the strength, the decay and the tasks of a saved memory.
 
-        Protected parameters must have the shapes they had at saving, others may differ. To continue
-        with a larger head, load first and then let the head grow.
+        Protected parameters must have the shapes they had at saving, others may differ; see `load`
+        for a model that grew since.
 
         Example:
             >>> import torch, ewc

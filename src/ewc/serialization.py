@@ -46,9 +46,7 @@ def unpack(
         wells: those of the memory that the state is loaded into.
         parameters: all parameters that the memory selects. The saved ones must be among them.
     """
-    if "values" not in state:
-        raise ValueError(f"expected the state of an EWC memory, got the keys {list(state)[:3]}")
-    values: dict[str, Any] = json.loads(bytes(state["values"].tolist()))
+    values = _values(state)
     if values["format"] not in READABLE:
         raise ValueError(f"expected a state of format {FORMAT}, got {values['format']}")
     total, *kept = (
@@ -65,6 +63,19 @@ def unpack(
     kept_by_task = dict(zip(values["tasks"], kept, strict=False))
     loaded = wells.loaded(values["decay"], values["tasks"], total, kept_by_task, parameters)
     return loaded, values["strength"]
+
+
+def keeps_tasks(state: Mapping[str, Tensor]) -> bool:
+    """Return whether a saved memory kept each task's own well."""
+    return bool(_values(state)["keep_tasks"])
+
+
+def _values(state: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the plain values of a saved memory."""
+    if "values" not in state:
+        raise ValueError(f"expected the state of an EWC memory, got the keys {list(state)[:3]}")
+    values: dict[str, Any] = json.loads(bytes(state["values"].tolist()))
+    return values
 
 
 def _prefixes(values: Mapping[str, Any]) -> list[str]:
