@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from ewc.attachments import Attachments
 from ewc.fisher import fisher_diagonal
+from ewc.fisher.datasets import Collate
 from ewc.fisher.likelihood import Kind, Likelihood, Positions
 from ewc.fisher.scaling import check_shaping, shaped
 from ewc.memory_files import MemoryFiles
@@ -113,6 +114,7 @@ class EWC(MemoryFiles):
         positions: Positions = "mean",
         max_samples: int | None = None,
         generator: torch.Generator | None = None,
+        collate: Collate | None = None,
         floor: float = 0.0,
         normalize: float | None = None,
     ) -> dict[str, Tensor]:
@@ -120,13 +122,14 @@ class EWC(MemoryFiles):
 
         Args:
             batches: data of the task, as for `fisher_diagonal`; or a ready Fisher, a mapping of
-                parameter names to tensors, for which `kind` to `generator` must be left out.
+                parameter names to tensors, for which `kind` to `collate` must be left out.
             task: the name of the task. By default tasks are numbered.
             kind: which Fisher, see `fisher_diagonal`.
             likelihood: what the outputs mean, see `fisher_diagonal`.
             positions: the scale for sequences, see `fisher_diagonal`.
             max_samples: use only this many samples.
             generator: the source of random labels for `kind="sampled"`.
+            collate: makes batches if `batches` is a dataset, see `fisher_diagonal`.
             floor: fraction of each parameter's mean Fisher that is added to all of its entries.
             normalize: the trace that the Fisher is scaled to after that.
 
@@ -144,7 +147,7 @@ class EWC(MemoryFiles):
         check_shaping(floor, normalize)
         selected = self._parameters.selected()
         options: dict[str, Any] = {"kind": kind, "likelihood": likelihood, "positions": positions}
-        options |= {"max_samples": max_samples, "generator": generator}
+        options |= {"max_samples": max_samples, "generator": generator, "collate": collate}
         fisher = ready_fisher(batches, options, selected) if isinstance(batches, Mapping) else None
         if self._fingerprint is not None:
             warn_if_moved(self._fingerprint, self._parameters.all())

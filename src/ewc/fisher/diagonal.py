@@ -13,9 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from ewc.fisher.batches import read_batches
+from ewc.fisher.datasets import Collate, as_batches
 from ewc.fisher.fisher_pass import FisherPass
 from ewc.fisher.likelihood import Kind, Likelihood, Positions, check_options
 from ewc.fisher.preserve import preserved
+from ewc.fisher.structured import with_structure
 from ewc.parameters import ParameterSelection, select_parameters, unwrap
 
 
@@ -29,6 +31,7 @@ def fisher_diagonal(
     max_samples: int | None = None,
     parameters: ParameterSelection = None,
     generator: torch.Generator | None = None,
+    collate: Collate | None = None,
 ) -> dict[str, Tensor]:
     """Return how much each weight matters: the mean squared gradient of log p(y | x, θ).
 
@@ -44,7 +47,9 @@ def fisher_diagonal(
         likelihood: `"categorical"` (logits in the last dimension; a label of -100 is ignored),
             `"gaussian"` (unit variance), `"bernoulli"` (logits), or, for `"empirical"`, a callable
             `(outputs, targets) -> log p` that returns one value per sample. The log-likelihood of a
-            sequence is the sum over its positions.
+            sequence is the sum over its positions. A callable gets what the model returns and the
+            targets of the batch, which may be tuples, mappings, or a list of one item per sample;
+            of a mapping with `logits` it gets these.
         positions: the scale for outputs with more than two dimensions, such as sequences of tokens.
             `"mean"` divides by the number of positions that are not ignored instead of the number
             of samples, for losses that are a mean over tokens; `"sum"` divides by the number of
@@ -54,6 +59,8 @@ def fisher_diagonal(
             function of the name; all trainable ones by default.
         generator: the source of random labels for `"sampled"`. Without it the global random state
             is used, but not changed.
+        collate: makes a batch of a list of samples, if `batches` is a dataset of single samples
+            (of PyTorch, of Hugging Face, or a list).
 
     Returns:
         One tensor per parameter, by name, at least float32; zeros where the output does not depend
@@ -77,7 +84,10 @@ def fisher_diagonal(
     model = unwrap(model)
     selected = select_parameters(model, parameters)
     _check_parameters(selected)
+    batches = as_batches(batches, collate)
     with preserved(model) as random_state:
+        if callable(likelihood):
+            model, batches, likelihood = with_structure(model, batches, likelihood, random_state)
         fisher = FisherPass(model, selected, kind, likelihood, generator)
         samples = 0
         for batch in read_batches(batches, model):

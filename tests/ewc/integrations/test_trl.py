@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from datasets import Dataset
 from support.trainers import (
     ACCUMULATED,
@@ -87,3 +88,12 @@ def test_text_in_blocks_is_consolidated(tmp_path: Path) -> None:
     callback = EWCCallback(memory, consolidate={"task": "new", "kind": "empirical"})
     make_trainer(model, tmp_path, callback, **packed).train()
     assert memory.tasks == ("old", "new")
+
+
+def test_packed_text_is_trained_but_not_consolidated(tmp_path: Path) -> None:
+    model = tiny_gpt2()
+    packed = {"packing": True, "max_length": 16, "max_steps": 1, "padding_free": True}
+    trainer = make_trainer(model, tmp_path, EWCCallback(memory_of(model)), **packed)
+    trainer.train()
+    with pytest.raises(ValueError, match=r"batch 0 is packed: .*a loader without packing"):
+        memory_of(model).consolidate(trainer.get_train_dataloader(), kind="empirical")
