@@ -12,19 +12,11 @@ SOURCE = Path(__file__).parents[1] / "src"
 # The rooms of each package, from the lowest to the highest. A room imports from those before it.
 ROOMS = {
     "ewc": (
-        *("dtypes", "sharding", "warnings", "parameters", "processes", "fisher", "wells"),
-        *(
-            "task_wells",
-            "ready_fisher",
-            "serialization",
-            "pull_state",
-            "blocks",
-            "step_size",
-            "pull_checks",
-            "pull",
-            "attachments",
-        ),
-        *("memory", "checkpoint", "perturbation", "recognition", "__init__"),
+        *("version", "dtypes", "sharding", "warnings", "parameters", "processes", "fisher"),
+        *("wells", "task_wells", "ready_fisher", "files", "log_codes", "sharing"),
+        *("serialization", "pull_state", "blocks", "step_size", "pull_checks", "pull"),
+        *("attachments", "memory_files", "memory", "checkpoint", "perturbation", "recognition"),
+        *("integrations", "__init__"),
     ),
     "ewc_paper": (
         *("__init__", "errors", "seeding", "terminal", "options", "runs", "mnist", "games"),
@@ -67,4 +59,12 @@ def test_a_room_imports_only_from_below(file: Path) -> None:
 @pytest.mark.parametrize("file", [file for file in FILES if room(file)[0] == "ewc"], ids=place)
 def test_the_library_needs_torch_and_numpy_alone(file: Path) -> None:
     roots = {name.split(".")[0] for name in imported(file)}
+    if file.parent.name == "integrations":
+        roots -= {file.stem}  # each file there is for one trainer, and has its name
     assert roots <= sys.stdlib_module_names | {"ewc", "torch", "numpy", "safetensors"}
+
+
+def test_nothing_imports_the_integrations() -> None:
+    for file in FILES:
+        inside = file.parent.name == "integrations"
+        assert inside or not any(name.startswith("ewc.integrations") for name in imported(file))

@@ -3,6 +3,7 @@
 - `EWC` is the memory of the tasks learned so far, and its pull on an optimizer.
 - `fisher_diagonal` computes how much each weight matters to a task.
 - `fisher_overlap` compares two tasks: do they rely on the same weights?
+- `read_card` says what a saved memory is of.
 - `perturbed` adds noise to the weights, to show how sensitive they are.
 - `ForgetMeNot` recognizes which task an observation belongs to.
 """
@@ -11,9 +12,9 @@ from ewc.fisher import fisher_diagonal, fisher_overlap, fisher_overlap_by_layer
 from ewc.memory import EWC
 from ewc.perturbation import perturbed
 from ewc.recognition import ForgetMeNot
+from ewc.sharing import read_card
+from ewc.version import __version__ as __version__
 from ewc.warnings import EWCWarning
-
-__version__ = "0.2.0"
 
 __all__ = [
     "EWC",
@@ -23,4 +24,5 @@ __all__ = [
     "fisher_overlap",
     "fisher_overlap_by_layer",
     "perturbed",
+    "read_card",
 ]

@@ -16,8 +16,10 @@ from torch.optim import Optimizer
 
 from ewc.attachments import Attachments
 from ewc.fisher import fisher_diagonal
+from ewc.fisher.datasets import Collate
 from ewc.fisher.likelihood import Kind, Likelihood, Positions
 from ewc.fisher.scaling import check_shaping, shaped
+from ewc.memory_files import MemoryFiles
 from ewc.parameters import ModelParameters, ParameterSelection
 from ewc.processes import ProcessGroup, choose_processes
 from ewc.pull import Pull
@@ -30,7 +32,7 @@ from ewc.warnings import fingerprint, warn_if_moved, warn_if_zero
 from ewc.wells import uniform_precision, well_at
 
 
-class EWC:
+class EWC(MemoryFiles):
     """Elastic weight consolidation: the model learns new tasks without forgetting the old ones.
 
     Each task is remembered as a quadratic well around the weights that solved it. The cost per step
@@ -116,6 +118,7 @@ class EWC:
         positions: Positions = "mean",
         max_samples: int | None = None,
         generator: torch.Generator | None = None,
+        collate: Collate | None = None,
         floor: float = 0.0,
         normalize: float | None = None,
     ) -> dict[str, Tensor]:
@@ -123,13 +126,14 @@ class EWC:
 
         Args:
             batches: data of the task, as for `fisher_diagonal`; or a ready Fisher, a mapping of
-                parameter names to tensors, for which `kind` to `generator` must be left out.
+                parameter names to tensors, for which `kind` to `collate` must be left out.
             task: the name of the task. By default tasks are numbered.
             kind: which Fisher, see `fisher_diagonal`.
             likelihood: what the outputs mean, see `fisher_diagonal`.
             positions: the scale for sequences, see `fisher_diagonal`.
             max_samples: use only this many samples.
             generator: the source of random labels for `kind="sampled"`.
+            collate: makes batches if `batches` is a dataset, see `fisher_diagonal`.
             floor: fraction of each parameter's mean Fisher that is added to all of its entries.
             normalize: the trace that the Fisher is scaled to after that.
 
@@ -147,7 +151,7 @@ class EWC:
         check_shaping(floor, normalize)
         selected = self._parameters.selected()
         options: dict[str, Any] = {"kind": kind, "likelihood": likelihood, "positions": positions}
-        options |= {"max_samples": max_samples, "generator": generator}
+        options |= {"max_samples": max_samples, "generator": generator, "collate": collate}
         fisher = ready_fisher(batches, options, selected) if isinstance(batches, Mapping) else None
         if self._fingerprint is not None:
             warn_if_moved(self._fingerprint, self._parameters.all())
@@ -264,8 +268,8 @@ class EWC:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take over the strength, the decay and the tasks of a saved memory.
 
-        Protected parameters must have the shapes they had at saving, others may differ. To continue
-        with a larger head, load first and then let the head grow.
+        Protected parameters must have the shapes they had at saving, others may differ; see `load`
+        for a model that grew since.
 
         Example:
             >>> import torch, ewc

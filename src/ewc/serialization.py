@@ -47,9 +47,7 @@ def unpack(
         wells: those of the memory that the state is loaded into.
         parameters: all parameters that the memory selects. The saved ones must be among them.
     """
-    if "values" not in state:
-        raise ValueError(f"expected the state of an EWC memory, got the keys {list(state)[:3]}")
-    values: dict[str, Any] = json.loads(bytes(state["values"].tolist()))
+    values = _values(state)
     if values["format"] not in READABLE:
         raise ValueError(f"expected a state of format {FORMAT}, got {values['format']}")
     total, *kept = (
@@ -72,6 +70,19 @@ def parameter_name(key: str) -> str:
     """Return the parameter that an entry of a state belongs to; "" for one that belongs to none."""
     match = re.fullmatch(rf"(?:total|task\.\d+)\.(?:{'|'.join(FIELDS)})\.(.+)", key)
     return match[1] if match else ""
+
+
+def keeps_tasks(state: Mapping[str, Tensor]) -> bool:
+    """Return whether a saved memory kept each task's own well."""
+    return bool(_values(state)["keep_tasks"])
+
+
+def _values(state: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the plain values of a saved memory."""
+    if "values" not in state:
+        raise ValueError(f"expected the state of an EWC memory, got the keys {list(state)[:3]}")
+    values: dict[str, Any] = json.loads(bytes(state["values"].tolist()))
+    return values
 
 
 def _prefixes(values: Mapping[str, Any]) -> list[str]:

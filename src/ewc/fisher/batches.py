@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ewc.fisher.likelihood import IGNORE
+from ewc.fisher.packing import refuse_packing
 
 PLAIN_TYPES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # PyTorch supports few operations on them
@@ -141,11 +142,15 @@ def _read_batch(
         inputs, targets = (item[0], None) if len(item) == 1 else item
     if isinstance(inputs, Mapping):
         kwargs = dict(inputs)
+        refuse_packing(kwargs, where)
         targets, mask = _keyword_targets(model, kwargs, targets)
     else:
         args = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     if targets is not None and not isinstance(targets, Tensor):
-        raise TypeError(f"targets must be a tensor; {where} has a {type(targets).__name__}")
+        raise TypeError(
+            f"targets must be a tensor; {where} has a {type(targets).__name__}. For other "
+            "structures give a callable likelihood, with kind='empirical'"
+        )
     if targets is not None and targets.dtype in UNSIGNED:
         targets = targets.long()
     return FisherBatch(args, kwargs, targets, mask, _size_of((args, kwargs, targets), where), where)

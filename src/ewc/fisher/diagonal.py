@@ -14,10 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from ewc.fisher.batches import FisherBatch, read_batches
+from ewc.fisher.datasets import Collate, as_batches
 from ewc.fisher.fisher_pass import FisherPass
 from ewc.fisher.likelihood import Kind, Likelihood, Positions, check_options
 from ewc.fisher.preserve import PrivateRandomState, preserved
 from ewc.fisher.sharded_pass import ShardedPass
+from ewc.fisher.structured import with_structure
 from ewc.parameters import ParameterSelection, select_parameters, unwrap
 from ewc.processes import ProcessGroup, find_processes
 from ewc.sharding import is_sharded
@@ -33,6 +35,7 @@ def fisher_diagonal(
     max_samples: int | None = None,
     parameters: ParameterSelection = None,
     generator: torch.Generator | None = None,
+    collate: Collate | None = None,
     process_group: ProcessGroup = None,
 ) -> dict[str, Tensor]:
     """Return how much each weight matters: the mean squared gradient of log p(y | x, θ).
@@ -49,7 +52,9 @@ def fisher_diagonal(
         likelihood: `"categorical"` (logits in the last dimension; a label of -100 is ignored),
             `"gaussian"` (unit variance), `"bernoulli"` (logits), or, for `"empirical"`, a callable
             `(outputs, targets) -> log p` that returns one value per sample. The log-likelihood of a
-            sequence is the sum over its positions.
+            sequence is the sum over its positions. A callable gets what the model returns and the
+            targets of the batch, which may be tuples, mappings, or a list of one item per sample;
+            of a mapping with `logits` it gets these.
         positions: the scale for outputs with more than two dimensions, such as sequences of tokens.
             `"mean"` divides by the number of positions that are not ignored instead of the number
             of samples, for losses that are a mean over tokens; `"sum"` divides by the number of
@@ -63,6 +68,8 @@ def fisher_diagonal(
             Fisher is the mean over the samples of all. `DistributedDataParallel` and `fully_shard`
             show which these are; for other models it is a group, `"world"` (all processes), or
             `"local"` (this one alone).
+        collate: makes a batch of a list of samples, if `batches` is a dataset of single samples
+            (of PyTorch, of Hugging Face, or a list).
 
     Returns:
         One tensor per parameter, by name, at least float32; zeros where the output does not depend
@@ -87,14 +94,19 @@ def fisher_diagonal(
     _check_parameters(selected)
     processes = find_processes(model, process_group)
     model = unwrap(model)
+    sharded = any(map(is_sharded, model.parameters()))
     with ExitStack() as stack:
         random_state = stack.enter_context(preserved(model))
         stack.enter_context(processes.failing_together())
+        batches = as_batches(batches, collate)
+        # Looking at a first output would be a pass of its own, which shards must take together.
+        if callable(likelihood) and not sharded:
+            model, batches, likelihood = with_structure(model, batches, likelihood, random_state)
         if kind == "sampled":
             with random_state:
                 generator = processes.own_generator(generator)
         fisher: FisherPass | ShardedPass
-        if any(map(is_sharded, model.parameters())):
+        if sharded:
             fisher = ShardedPass(model, selected, kind, likelihood, generator, processes)
             stack.enter_context(fisher)
         else:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ewc.dtypes import widened
-from ewc.fisher.callable_likelihood import LogLikelihood, callable_cotangent
+from ewc.fisher.callable_likelihood import LogLikelihood, callable_cotangent, take_values
 from ewc.fisher.output_checks import IGNORE as IGNORE
 from ewc.fisher.output_checks import Kind as Kind
 from ewc.fisher.output_checks import LikelihoodName as LikelihoodName
@@ -80,9 +80,10 @@ def cotangents(
         where: the name of the batch in error messages.
     """
     out = widened(output.detach())
-    if kind == "empirical" and targets is None:
+    if kind == "empirical" and targets is None and likelihood is not take_values:
         raise ValueError(
-            f"kind='empirical' needs targets, but {where} has none: yield (inputs, targets)"
+            f"kind='empirical' needs targets, but {where} has none: yield (inputs, targets), or a "
+            "mapping with the key 'labels'"
         )
     if callable(likelihood):
         yield callable_cotangent(likelihood, out, targets, where)

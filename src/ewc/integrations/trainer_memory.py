@@ -1,0 +1,100 @@
+"""What every trainer does with a memory: attach it, restore it, consolidate at the end."""
+
+from collections.abc import Iterable, Mapping
+from inspect import signature
+from typing import Any, TypeAlias
+
+from torch.optim import Optimizer
+
+from ewc.memory import EWC
+from ewc.pull import Pull
+from ewc.step_size import How
+from ewc.warnings import warn
+
+Consolidation: TypeAlias = bool | Mapping[str, Any]
+
+
+class TrainerMemory:
+    """A memory inside of a trainer.
+
+    Args:
+        memory: the memory, of the model that is trained or of a part of it.
+        how: how it pulls, see `EWC.attach`.
+        consolidate: whether to consolidate at the end of training; or the options for it.
+    """
+
+    def __init__(self, memory: EWC, how: How, consolidate: Consolidation) -> None:
+        if not isinstance(memory, EWC):
+            raise TypeError(f"expected an ewc.EWC as the memory, got {type(memory).__name__}")
+        self.memory = memory
+        self._how = how
+        self._options = _consolidation_options(consolidate)
+        self._pulls: list[Pull] = []
+
+    def start(self, optimizers: Iterable[Optimizer]) -> None:
+        """Attach the memory to those optimizers that have parameters of it.
+
+        Raises if there is none, or if the task to consolidate at the end is there already.
+        """
+        self.stop()  # a run that ended with an error is still attached
+        if self._options is not None:
+            self.memory._wells.new_name(self._options.get("task"))  # raises if it is taken
+        owners = self._owners(list(optimizers))
+        self._pulls = [self.memory.attach(optimizer, how=self._how) for optimizer in owners]
+
+    def stop(self) -> None:
+        """Detach the memory."""
+        for pull in self._pulls:
+            pull.remove()
+        self._pulls = []
+
+    def finish(self, batches: Iterable[Any]) -> None:
+        """Detach the memory, and consolidate if that was asked for."""
+        self.stop()
+        if self._options is not None:
+            self.memory.consolidate(batches, **self._options)
+
+    def check_resumed(self, why: str) -> None:
+        """Complain that training is resumed, but the checkpoint's memory was not restored.
+
+        Args:
+            why: the reason, as the beginning of a sentence.
+        """
+        if not self.memory.tasks and self._options is None:
+            raise RuntimeError(
+                f"{why}, and the memory given has no task: nothing would pull on the weights. "
+                "Consolidate or load the memory before training is resumed, or resume from a "
+                "checkpoint that was saved with this callback"
+            )
+        warn(
+            f"{why}: training is resumed with the memory as it was given, "
+            f"with the tasks {list(self.memory.tasks)}"
+        )
+
+    def _owners(self, optimizers: list[Optimizer]) -> list[Optimizer]:
+        """Return the optimizers that have parameters of the memory."""
+        selected = {id(p) for p in self.memory._parameters.selected().values()}
+        owners = [
+            optimizer
+            for optimizer in optimizers
+            if any(id(p) in selected for group in optimizer.param_groups for p in group["params"])
+        ]
+        if not owners:
+            raise ValueError(
+                "expected the memory of the model that is trained, but the trainer's optimizer has "
+                "none of its parameters: was the model made anew, or wrapped, after the memory?"
+            )
+        return owners
+
+
+def _consolidation_options(consolidate: Consolidation) -> dict[str, Any] | None:
+    """Return the options for `EWC.consolidate`, or None; raise for unknown ones."""
+    if isinstance(consolidate, bool):
+        return {} if consolidate else None
+    known = [name for name in signature(EWC.consolidate).parameters if name != "self"][1:]
+    for name in consolidate:
+        if name not in known:
+            raise ValueError(
+                f"expected options of memory.consolidate() ({', '.join(known)}), got {name!r}"
+            )
+    return dict(consolidate)

@@ -1,0 +1,218 @@
+"""The callback in the real `Trainer` of Lightning: a plain loop's weights, checkpoints, the end."""
+
+import runpy
+import sys
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from support.trainers import (
+    ACCUMULATED,
+    BATCH,
+    CLIP,
+    ROWS,
+    STEPS,
+    TOKENS,
+    adamw,
+    batches,
+    distance,
+    memory_of,
+    plain_loop,
+    tiny_gpt2,
+    with_memory,
+)
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+import ewc
+import ewc.integrations.lightning
+from ewc import EWC, EWCWarning
+from ewc.integrations.lightning import EWCCallback
+
+
+class Tuning(LightningModule):
+    """The tiny GPT-2; a batch of its training data is a mapping."""
+
+    def __init__(self, fused: bool = True) -> None:
+        super().__init__()
+        self.net = tiny_gpt2().train()
+        self.fused = fused
+
+    def training_step(self, batch: dict[str, Tensor], index: int) -> Tensor:
+        # Lightning divides by the number of accumulated batches.
+        return self.net(**batch, num_items_in_batch=TOKENS).loss * ACCUMULATED
+
+    def configure_optimizers(self) -> Any:
+        optimizer, schedule = adamw(self, self.fused)
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+
+class TwoOptimizers(LightningModule):
+    """A body and a head with an optimizer each, stepped by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.body, self.head = nn.Linear(4, 3), nn.Linear(3, 2)
+
+    def training_step(self, batch: dict[str, Tensor], index: int) -> None:
+        loss = self.head(self.body(torch.ones(2, 4))).square().mean()
+        self.manual_backward(loss)
+        for optimizer in self.optimizers():
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD(part.parameters(), lr=0.1) for part in (self.body, self.head)]
+
+
+def make_trainer(*callbacks: Callback, **changed: Any) -> Trainer:
+    settings: dict[str, Any] = {
+        "max_steps": STEPS,
+        "accumulate_grad_batches": ACCUMULATED,
+        "gradient_clip_val": CLIP,
+        "accelerator": "cpu",
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    return Trainer(callbacks=list(callbacks), **(settings | changed))
+
+
+@pytest.fixture(autouse=True)
+def no_advice() -> Iterator[None]:
+    """Lightning's advice on loaders and checkpoints is not what is tested."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="lightning")
+        yield
+
+
+@pytest.mark.parametrize("how", ["proximal", "gradient"])
+def test_the_weights_are_those_of_a_plain_loop(how: Any) -> None:
+    module = Tuning()
+    make_trainer(EWCCallback(memory_of(module.net), how=how)).fit(module, batches())
+    assert distance(module.net, plain_loop(with_memory(how))) < 1e-5
+    assert distance(module.net, plain_loop(lambda *_: None)) > 1e-3  # the pull mattered
+
+
+def test_the_same_in_bfloat16() -> None:
+    module = Tuning(fused=False)  # else Lightning does not clip in mixed precision
+    callback = EWCCallback(memory_of(module.net))
+    make_trainer(callback, precision="bf16-mixed").fit(module, batches())
+    autocast = partial(torch.autocast, "cpu", torch.bfloat16)
+    reference = plain_loop(with_memory(), context=autocast, fused=False)
+    assert distance(module.net, reference) < 1e-5
+
+
+def test_an_interrupted_run_ends_where_the_uninterrupted_one_does(tmp_path: Path) -> None:
+    half = DataLoader(ROWS[: len(ROWS) // 2], batch_size=BATCH)  # two epochs of it
+    whole = Tuning()
+    epochs = {"max_steps": -1, "max_epochs": 2}
+    make_trainer(EWCCallback(memory_of(whole.net)), **epochs).fit(whole, half)
+
+    first = Tuning()
+    saving = ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1)
+    callbacks = [EWCCallback(memory_of(first.net)), saving]
+    once = epochs | {"max_epochs": 1, "enable_checkpointing": True}
+    make_trainer(*callbacks, **once).fit(first, half)
+    assert distance(first.net, whole.net) > 1e-3
+
+    second = Tuning()
+    nn.init.zeros_(second.net.lm_head.weight)
+    memory = EWC(second.net, strength=1.0)
+    trainer = make_trainer(EWCCallback(memory), **epochs)
+    trainer.fit(second, half, ckpt_path=tmp_path / "epoch=0.ckpt")
+    assert distance(second.net, whole.net) == 0
+    assert (memory.tasks, memory.strength) == (("old",), 1000.0)
+
+
+def test_the_memory_in_a_checkpoint_is_tensors_only(tmp_path: Path) -> None:
+    module = Tuning()
+    memory = memory_of(module.net)
+    trainer = make_trainer(EWCCallback(memory), max_steps=1)
+    trainer.fit(module, batches())
+    trainer.save_checkpoint(tmp_path / "end.ckpt")
+    checkpoint = torch.load(tmp_path / "end.ckpt", weights_only=True)
+    saved = checkpoint["callbacks"]["EWCCallback"]
+    assert saved.keys() == memory.state_dict().keys()
+    assert all(isinstance(value, Tensor) for value in saved.values())
+
+
+def without_memory(directory: Path) -> Path:
+    """A checkpoint at step 3, saved without the callback."""
+    trainer = make_trainer(max_steps=3)
+    trainer.fit(Tuning(), batches())
+    trainer.save_checkpoint(directory / "3.ckpt")
+    return directory / "3.ckpt"
+
+
+def test_a_checkpoint_without_a_memory_is_an_error(tmp_path: Path) -> None:
+    module = Tuning()
+    trainer = make_trainer(EWCCallback(EWC(module.net, strength=1.0)))
+    with pytest.raises(RuntimeError, match="saved without a memory, and the memory given has no"):
+        trainer.fit(module, batches(), ckpt_path=without_memory(tmp_path))
+
+
+def test_a_memory_that_was_given_for_it_is_told(tmp_path: Path) -> None:
+    module = Tuning()
+    trainer = make_trainer(EWCCallback(memory_of(module.net)))
+    with pytest.warns(EWCWarning, match=r"as it was given, with the tasks \['old'\]"):
+        trainer.fit(module, batches(), ckpt_path=without_memory(tmp_path))
+
+
+def test_it_consolidates_on_the_trainers_batches() -> None:
+    module = Tuning()
+    memory = memory_of(module.net)
+    callback = EWCCallback(memory, consolidate={"task": "new", "kind": "empirical"})
+    make_trainer(callback).fit(module, batches())
+    by_hand = EWC(module.net, strength=1.0)
+    by_hand.load_state_dict(memory_of(tiny_gpt2()).state_dict())
+    by_hand.consolidate(list(batches()), task="new", kind="empirical")
+    assert memory.tasks == ("old", "new")
+    for name, value in by_hand.state_dict().items():
+        torch.testing.assert_close(memory.state_dict()[name], value)
+
+
+def test_every_optimizer_with_protected_parameters_is_pulled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attached: list[Any] = []
+    attach = EWC.attach
+
+    def noted(memory: EWC, optimizer: Any, **options: Any) -> Any:
+        attached.append(optimizer)
+        return attach(memory, optimizer, **options)
+
+    monkeypatch.setattr(EWC, "attach", noted)
+    module = TwoOptimizers()
+    whole = EWC(module, strength=1.0)
+    body = EWC(module, strength=1.0, parameters="body.*")
+    both = (EWCCallback(whole), EWCCallback(body))
+    for callback, count in zip(both, (2, 1), strict=True):
+        attached.clear()
+        trainer = make_trainer(
+            callback, accumulate_grad_batches=1, gradient_clip_val=None, max_steps=2
+        )
+        trainer.fit(module, batches())
+        assert len(attached) == count
+        assert attached[0].param_groups[0]["params"][0] is module.body.weight
+
+
+def test_the_memory_is_detached_after_training() -> None:
+    module = Tuning()
+    trainer = make_trainer(EWCCallback(memory_of(module.net)), max_steps=1)
+    trainer.fit(module, batches())
+    assert not trainer.optimizers[0]._optimizer_step_post_hooks
+
+
+def test_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lightning.pytorch", None)
+    with pytest.raises(ImportError, match=r"pip install 'ewc\[lightning\]'"):
+        runpy.run_path(str(ewc.integrations.lightning.__file__))

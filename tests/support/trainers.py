@@ -1,0 +1,112 @@
+"""One small problem for all trainers: a tiny GPT-2 that knows some old text and is tuned on new.
+
+`plain_loop` is the reference that every trainer must agree with: AdamW with a linear schedule,
+gradients accumulated over two batches of two sequences, and clipped.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from ewc import EWC
+from ewc.step_size import How
+
+# Two of the six steps are clipped, so that the scale of the gradients matters.
+STEPS, ACCUMULATED, BATCH, CLIP, RATE = 6, 2, 2, 1.5, 1e-2
+EPSILON = 1e-6  # of AdamW: larger than the rounding of gradients that should be zero
+TOKENS = ACCUMULATED * BATCH * 7  # with a label, in one step: the loss is their mean
+_GENERATOR = torch.Generator().manual_seed(0)
+OLD = torch.randint(32, (16, 8), generator=_GENERATOR)
+NEW = torch.randint(32, (STEPS * ACCUMULATED * BATCH, 8), generator=_GENERATOR)
+ROWS = [{"input_ids": row, "labels": row} for row in NEW]
+
+
+def tiny_gpt2(dropout: float = 0.0) -> GPT2LMHeadModel:
+    """Return a model with tied embeddings, always with the same weights."""
+    config = GPT2Config(
+        **{"n_layer": 2, "n_head": 2, "n_embd": 16, "vocab_size": 32, "n_positions": 16},
+        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout),
+        **{"bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 0},
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = GPT2LMHeadModel(config)
+    model.loss_type = "ForCausalLM"  # so that a Trainer knows how many labels count
+    return model
+
+
+def memory_of(model: nn.Module) -> EWC:
+    """Return a memory of the old text at the model's present weights."""
+    memory = EWC(model, strength=1000.0)
+    memory.consolidate([{"input_ids": OLD, "labels": OLD}], task="old", kind="empirical")
+    return memory
+
+
+def adamw(model: nn.Module, fused: bool = True) -> tuple[AdamW, LambdaLR]:
+    """Return the optimizer and the schedule of all trainers."""
+    options = {"lr": RATE, "eps": EPSILON, "weight_decay": 0.0, "fused": fused}
+    optimizer = AdamW(model.parameters(), **options)
+    return optimizer, LambdaLR(optimizer, linear)
+
+
+def linear(step: int) -> float:
+    return max(0.0, (STEPS - step) / STEPS)
+
+
+def batches() -> DataLoader:
+    """Return the new text in batches, in its order."""
+    return DataLoader(ROWS, batch_size=BATCH)
+
+
+def plain_loop(
+    attach: Callable[[nn.Module, Optimizer], object],
+    *,
+    model: GPT2LMHeadModel | None = None,
+    context: Callable[[], AbstractContextManager[object]] = nullcontext,
+    fused: bool = True,
+) -> GPT2LMHeadModel:
+    """Train on the new text without any trainer, and return the model.
+
+    Args:
+        attach: what to do with the model and the optimizer before training.
+        model: the model to train, `tiny_gpt2()` by default.
+        context: entered around each forward pass.
+        fused: whether the optimizer is the fused one, which rounds differently.
+    """
+    model = (model or tiny_gpt2()).train()
+    optimizer, schedule = adamw(model, fused)
+    attach(model, optimizer)
+    for number, batch in enumerate(batches(), start=1):
+        with context():
+            loss = model(**batch, num_items_in_batch=TOKENS).loss
+        loss.backward()
+        if number % ACCUMULATED == 0:
+            nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+    return model
+
+
+def with_memory(how: How = "proximal") -> Callable[[nn.Module, Optimizer], object]:
+    """Return a function for `plain_loop` that attaches a memory of the old text."""
+    return lambda model, optimizer: memory_of(model).attach(optimizer, how=how)
+
+
+def distance(one: nn.Module, other: nn.Module) -> float:
+    """Return the largest difference between two models' weights."""
+    return max(
+        float((a - b).abs().max().detach())
+        for a, b in zip(one.parameters(), other.parameters(), strict=True)
+    )
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return a copy of the weights."""
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
