@@ -76,6 +76,7 @@ def test_what_does_not_go_with_shards_is_refused(four_ranks):
     for result in four_ranks.of(CALLS):
         assert "expected process_group=None for a model that is sharded" in result["local"]
         assert "noise cannot be added to sharded parameters" in result["noise"]
+        assert "only shards of the memory: save it with torch.distributed" in result["file"]
 
 
 def test_fsdp1_is_refused_and_its_model_works_as_before(four_ranks):

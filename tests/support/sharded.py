@@ -115,6 +115,7 @@ def other_calls(mesh: DeviceMesh) -> dict[str, Any]:
         "bad label": error_of(lambda: memory.consolidate(mislabeled(batches), kind="empirical")),
         "tasks": list(memory.tasks),
         "noise": error_of(lambda: ewc.perturbed(model, memory.consolidate(batches), 0.1)),
+        "file": error_of(lambda: memory.save("memory.safetensors")),
         "keeps gradients": all(p.grad is gradients[n] for n, p in model.named_parameters()),
         "is sharded": all(map(is_sharded, model.parameters())),
         "mode": model.training,
