@@ -16,7 +16,7 @@ ROOMS = {
         *("wells", "task_wells", "ready_fisher", "files", "log_codes", "sharing"),
         *("serialization", "pull_state", "blocks", "step_size", "pull_checks", "pull"),
         *("attachments", "memory_files", "memory", "checkpoint", "perturbation", "recognition"),
-        *("integrations", "__init__"),
+        *("importances", "integrations", "__init__"),
     ),
     "ewc_paper": (
         *("__init__", "errors", "seeding", "terminal", "options", "runs", "mnist", "games"),

@@ -3,11 +3,13 @@
 - `EWC` is the memory of the tasks learned so far, and its pull on an optimizer.
 - `fisher_diagonal` computes how much each weight matters to a task.
 - `fisher_overlap` compares two tasks: do they rely on the same weights?
+- `importances` has other precisions for a memory: synaptic intelligence, MAS, Adam's moments.
 - `read_card` says what a saved memory is of.
 - `perturbed` adds noise to the weights, to show how sensitive they are.
 - `ForgetMeNot` recognizes which task an observation belongs to.
 """
 
+from ewc import importances as importances
 from ewc.fisher import fisher_diagonal, fisher_overlap, fisher_overlap_by_layer
 from ewc.memory import EWC
 from ewc.perturbation import perturbed

@@ -21,6 +21,8 @@ class BatchSquares:
         size: the number of samples.
     """
 
+    _add_sum = staticmethod(add_sum_of_squares)
+
     def __init__(self, totals: dict[str, Tensor], graph: Graph, plan: Plan, size: int) -> None:
         self.totals, self.graph, self.plan, self.size = totals, graph, plan, size
         single_use = {name: [use] for name, use in plan.single_use.items()}
@@ -103,7 +105,7 @@ class BatchSquares:
             buffer = whole[: stop - start].zero_()
             for use, rule in uses:
                 self._add_use(buffer, use, rule, grads[use.node], start, stop)
-            add_sum_of_squares(total, buffer)
+            self._add_sum(total, buffer)
 
     def _add_use(
         self, buffer: Tensor, use: Use, rule: Rule, grad: Tensor, start: int, stop: int

@@ -91,7 +91,7 @@ def fisher_diagonal(
     if max_samples is not None and max_samples < 1:
         raise ValueError(f"max_samples must be at least 1, not {max_samples}")
     selected = select_parameters(model, parameters)
-    _check_parameters(selected)
+    check_parameters(selected)
     processes = find_processes(model, process_group)
     model = unwrap(model)
     sharded = any(map(is_sharded, model.parameters()))
@@ -112,13 +112,13 @@ def fisher_diagonal(
         else:
             processes.check_same_weights(selected)
             fisher = FisherPass(model, selected, kind, likelihood, generator)
-        _add_batches(
+        add_batches(
             fisher, read_batches(batches, model), processes.share(max_samples), random_state
         )
     return fisher.sums.mean(processes, max_samples, positions)
 
 
-def _add_batches(
+def add_batches(
     fisher: FisherPass | ShardedPass,
     batches: Iterable[FisherBatch],
     max_samples: int | None,
@@ -138,7 +138,8 @@ def _add_batches(
         fisher.flush()
 
 
-def _check_parameters(parameters: Mapping[str, nn.Parameter]) -> None:
+def check_parameters(parameters: Mapping[str, nn.Parameter]) -> None:
+    """Raise for parameters that have no gradients, or complex ones."""
     for name, parameter in parameters.items():
         if isinstance(parameter, nn.UninitializedParameter):
             raise ValueError(f"{name!r} has no shape yet: run the model once before its Fisher")

@@ -36,6 +36,8 @@ class FisherPass:
         generator: the source of random labels.
     """
 
+    _batch_sums = BatchSquares
+
     def __init__(
         self,
         model: nn.Module,
@@ -108,7 +110,7 @@ class FisherPass:
         first = next(vectors)
         with torch.no_grad():
             try:
-                squares = BatchSquares(self.sums.totals, graph, plan, batch.size)
+                squares = self._batch_sums(self.sums.totals, graph, plan, batch.size)
                 grads = squares.backward(output, first)
             except RuntimeError as error:
                 if "modified by an inplace operation" in str(error):

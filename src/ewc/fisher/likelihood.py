@@ -89,7 +89,7 @@ def cotangents(
         yield callable_cotangent(likelihood, out, targets, where)
         return
     targets = check_agreement(output, targets, kind, likelihood, where)
-    counted = _counted_positions(out, targets, mask, likelihood)
+    counted = counted_positions(out, targets, mask, likelihood)
     if likelihood == "categorical":
         yield from _categorical(out, targets, counted, kind, generator)
     else:
@@ -109,7 +109,7 @@ def count_positions(
     """
     if callable(likelihood):
         return len(output)
-    counted = _counted_positions(output, targets, mask, likelihood)
+    counted = counted_positions(output, targets, mask, likelihood)
     return prod(output.shape[:1] + output.shape[1:-1]) if counted is None else int(counted.sum())
 
 
@@ -185,7 +185,7 @@ def refuse_many_outputs(outputs: int) -> None:
         )
 
 
-def _counted_positions(
+def counted_positions(
     output: Tensor, targets: Tensor | None, mask: Tensor | None, likelihood: LikelihoodName
 ) -> Tensor | None:
     """Return 1 where a position counts, 0 elsewhere; None if all count.

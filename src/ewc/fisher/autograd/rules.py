@@ -53,6 +53,11 @@ class Rule(ABC):
         for start, stop in chunks(len(grad), self.cost(grad)):
             add_sum_of_squares(total, self.per_sample(grad, start, stop))
 
+    def add_absolutes(self, total: Tensor, grad: Tensor) -> None:
+        """Add Σ_n |∂ℓ_n/∂z| to `total`."""
+        for start, stop in chunks(len(grad), self.cost(grad)):
+            add_sum_of_absolutes(total, self.per_sample(grad, start, stop))
+
 
 def chunks(samples: int, cost: int) -> list[tuple[int, int]]:
     """Split the samples into ranges (start, stop) whose buffers stay within the budget.
@@ -69,6 +74,11 @@ def add_sum_of_squares(total: Tensor, gradients: Tensor) -> None:
         total.addcmul_(gradients[0], gradients[0])
     else:
         total.add_(gradients.square_().sum(0))
+
+
+def add_sum_of_absolutes(total: Tensor, gradients: Tensor) -> None:
+    """Add Σ_n |gradients_n| to `total`."""
+    total.add_(gradients.abs().sum(0))
 
 
 class LinearRule(Rule):
@@ -100,6 +110,12 @@ class LinearRule(Rule):
             add_sum_of_squares(
                 total.t(), torch.bmm(grad[start:stop].transpose(1, 2), self.inputs[start:stop])
             )
+
+    def add_absolutes(self, total: Tensor, grad: Tensor) -> None:
+        if not self.separable:
+            return super().add_absolutes(total, grad)
+        for grads, inputs in zip(grad.split(ROWS), self.inputs.split(ROWS), strict=True):
+            total.t().addmm_(grads[:, 0].abs().t(), inputs[:, 0].abs())
 
 
 class BroadcastRule(Rule):
