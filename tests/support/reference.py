@@ -87,6 +87,26 @@ def batch_of_one_fisher(
     return {name: value / count for name, value in total.items()}
 
 
+def batch_of_one_absolutes(
+    model: nn.Module, inputs: tuple[Tensor, ...], counted: Tensor | None = None
+) -> dict[str, Tensor]:
+    """1/P Σ_n |∂‖f(x_n)‖²/∂θ|, one sample at a time, over the P positions that count."""
+    parameters = dict(model.named_parameters())
+    total = {name: torch.zeros_like(p) for name, p in parameters.items()}
+    count = 0
+    for n in range(len(inputs[0])):
+        output = model(*(x[n : n + 1] for x in inputs))
+        squares = output.square().sum(-1) if output.ndim > 1 else output.square()
+        mask = torch.ones_like(squares) if counted is None else counted[n : n + 1].to(squares)
+        count += int(mask.sum())
+        (mask * squares).sum().backward()
+        for name, parameter in parameters.items():
+            if (grad := parameter.grad) is not None:
+                total[name] += (grad.to_dense() if grad.is_sparse else grad).abs()
+        model.zero_grad()
+    return {name: value / count for name, value in total.items()}
+
+
 def assert_equal_fishers(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     """Equal names, and equal values to 1e-9 of the largest of the model."""
     assert actual.keys() == expected.keys()

@@ -1,4 +1,4 @@
-"""The absolute per-sample gradients of a whole batch, by the rules that the squares are made with."""
+"""The absolute per-sample gradients of a whole batch, by the rules of the squares."""
 
 from torch import Tensor
 

@@ -76,8 +76,10 @@ class SynapticIntelligence:
                 )
         self.restart()
         self._hook = optimizer.register_step_pre_hook(self._before_step)
-        # Before the hooks that add something to the gradient, such as the pull of a memory.
-        optimizer._optimizer_step_pre_hooks.move_to_end(self._hook.id, last=False)
+        # Ours comes before the hooks that add something to the gradient, such as a memory's pull.
+        hooks = optimizer._optimizer_step_pre_hooks
+        for key in [key for key in hooks if key != self._hook.id]:
+            hooks[key] = hooks.pop(key)
 
     def restart(self) -> None:
         """Begin a new task at the current weights."""
@@ -109,7 +111,8 @@ class SynapticIntelligence:
                 raise RuntimeError(f"{name!r} was replaced in the model since it is watched")
         self._close_step()
         return {
-            name: path.clamp_min(0) / ((self._current(name) - self._start[name]) ** 2 + self.damping)
+            name: path.clamp_min(0)
+            / ((self._current(name) - self._start[name]) ** 2 + self.damping)
             for name, path in self._path.items()
         }
 
@@ -162,7 +165,10 @@ class SynapticIntelligence:
         scale = getattr(optimizer, "grad_scale", None)  # of a GradScaler, if fused
         factor = 1.0 if scale is None else 1 / float(scale)
         maximized = {
-            id(p) for group in optimizer.param_groups if group.get("maximize") for p in group["params"]
+            id(p)
+            for group in optimizer.param_groups
+            if group.get("maximize")
+            for p in group["params"]
         }
         for name, parameter in self._parameters.items():
             if (gradient := parameter.grad) is None:

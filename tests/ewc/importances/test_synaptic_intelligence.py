@@ -1,4 +1,4 @@
-"""Synaptic intelligence is the path integral of the loss's own gradient, whatever moves the weights."""
+"""Synaptic intelligence is the path integral of the loss's own gradient, whatever moves weights."""
 
 import pytest
 import torch

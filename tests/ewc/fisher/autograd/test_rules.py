@@ -39,6 +39,10 @@ def check(rule: Rule, forward: Callable[[int, Tensor], Tensor], weight: Tensor) 
     total = torch.ones_like(weight)
     rule.add_squares(total, grad.clone())  # it may overwrite the gradients
     torch.testing.assert_close(total, 1 + expected.square().sum(0))
+    total, kept = torch.ones_like(weight), grad.clone()
+    rule.add_absolutes(total, grad)
+    torch.testing.assert_close(total, 1 + expected.abs().sum(0))
+    assert torch.equal(grad, kept)
     if rule.separable:
         total = torch.ones_like(weight)
         rule.add_separable(total, grad.square())
