@@ -43,6 +43,7 @@ def other_calls() -> dict[str, Any]:
         "unknown": error_of(lambda: ewc.EWC(model, strength=1.0, process_group="all")),
         "world": ewc.fisher_diagonal(model, batches, **world),
         "local": ewc.fisher_diagonal(model, [make_task(1)], **local),
+        "absolutes": ewc.importances.memory_aware_synapses(model, batches, **world),
         "draw": float(torch.rand((), generator=processes.own_generator(seeded()))),
         "empty": error_of(lambda: ewc.fisher_diagonal(model, [], **world)),
         "broken": error_of(lambda: wrapped.consolidate(broken_in_rank_2(batches))),

@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from support.rank_tasks import make_model as rank_model
+from support.rank_tasks import make_task
 from support.reference import assert_equal_fishers, batch_of_one_absolutes
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 from ewc.importances import memory_aware_synapses
 from ewc.memory import EWC
@@ -93,13 +96,14 @@ def test_what_cannot_be_is_refused():
         memory_aware_synapses(model, inputs())
 
 
-def test_one_process_of_several_is_refused(tmp_path):
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1
-    )
-    try:
-        model = nn.parallel.DistributedDataParallel(make_model())
-        with pytest.raises(ValueError, match=r"give model\.module"):
-            memory_aware_synapses(model, [inputs()])
-    finally:
-        torch.distributed.destroy_process_group()
+def test_in_several_processes_it_is_the_mean_over_the_samples_of_all(four_ranks):
+    x, _ = make_task(1)
+    expected = batch_of_one_absolutes(rank_model(), (x,))
+    for result in four_ranks.of("data_parallel.other_calls"):
+        assert_equal_fishers(result["absolutes"], expected)
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_model_in_shards_is_refused():
+    with pytest.raises(ValueError, match="in shards"):
+        memory_aware_synapses(fully_shard(make_model()), [inputs()])
