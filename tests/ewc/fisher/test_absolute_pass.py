@@ -8,6 +8,7 @@ from support.reference import assert_equal_fishers, batch_of_one_absolutes
 from ewc.fisher.absolute_pass import AbsolutePass
 from ewc.fisher.autograd.plan import Plan
 from ewc.fisher.batches import read_batches
+from ewc.processes import Processes
 
 
 def absolutes(model, inputs, sizes):
@@ -20,7 +21,7 @@ def absolutes(model, inputs, sizes):
     for batch in read_batches([batch for batch in batches if len(batch[0][0])], model):
         sums.add(batch)
     sums.flush()
-    return sums.mean(None, "mean")
+    return sums.sums.mean(Processes(), None, "mean")
 
 
 @pytest.mark.parametrize("name", FAST)
