@@ -91,13 +91,16 @@ def frontier(points: Iterable[Point]) -> list[Point]:
 def at_loss(points: Iterable[Point], new: float) -> Point | None:
     """Return where the frontier has this loss on the new text (validation), between two points.
 
-    None if the method never learned that much, or if it was never that bad.
+    None if no point is that good. If all are better, it is the one with the smallest loss on the
+    old text.
     """
     line = frontier(points)
+    if not line or line[0].new > new:
+        return None
     for better, worse in pairwise(line):
         if better.new <= new <= worse.new:
             return better.towards(worse, (new - better.new) / (worse.new - better.new))
-    return None
+    return line[-1]
 
 
 def at_cost(tuning: Tuning, method: str, cost: float) -> Point | None:

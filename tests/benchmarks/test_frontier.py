@@ -57,7 +57,8 @@ def test_between_two_points_all_losses_are_interpolated() -> None:
     assert found is not None
     assert found.values() == pytest.approx((1.5, 4.0, 11.5, 24.0))
     assert at_loss([point(1.0, 5.0), point(3.0, 1.0)], 0.9) is None
-    assert at_loss([point(1.0, 5.0), point(3.0, 1.0)], 3.1) is None
+    assert at_loss([point(1.0, 5.0), point(3.0, 1.0)], 3.1) == point(3.0, 1.0)
+    assert at_loss([], 1.0) is None
 
 
 def test_plain_training_counts_at_its_best_step() -> None:
