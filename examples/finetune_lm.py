@@ -247,7 +247,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     models["fine-tuned with EWC"] = model = deepcopy(model)
     memory = ewc.EWC(model, strength=options.strength)
-    memory.consolidate(batches(some(old.train, options.samples)), task="old", kind="sampled")
+    sample = some(old.train, options.samples).to(model.device)
+    memory.consolidate(batches(sample), task="old", kind="sampled")
     memory_callback = EWCCallback(memory)  # the one line more
     train(model, new.train, settings, steps=steps, rate=rate, callbacks=[memory_callback])
 
