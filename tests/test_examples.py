@@ -48,3 +48,18 @@ def test_the_schematic_example_draws_a_figure(tmp_path: Path) -> None:
     script = ROOT / "examples" / "schematic.py"
     subprocess.run([sys.executable, script], cwd=tmp_path, check=True, timeout=120)
     assert (tmp_path / "schematic.png").stat().st_size > 10_000
+
+
+def test_the_language_model_example_starts_at_fine_tuning_the_second_time(tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / "examples" / "finetune_lm.py", "--quick"]
+    command += ["--folder", tmp_path / "pretrained"]
+    first, second = (
+        subprocess.run(command, cwd=tmp_path, check=True, timeout=300, capture_output=True).stdout
+        for _ in range(2)
+    )
+    assert (first.count(b"train_runtime"), second.count(b"train_runtime")) == (3, 2)
+    table = first.decode().partition("loss (perplexity) on")[2]
+    assert table == second.decode().partition("loss (perplexity) on")[2]
+    losses = [float(loss) for loss in re.findall(r"(\d+\.\d+) \(", table)]
+    untrained, before, plain, with_ewc = losses[1::2]  # on the new text
+    assert max(plain, with_ewc) < before < untrained

@@ -1,0 +1,200 @@
+"""What fine-tuning gained and what it cost: loss on the new text against loss on the old.
+
+A run ends at a point (loss on the new text, loss on the old text); a method, over its values, is a
+line of points. Points are chosen by their losses on the validation parts of both texts, and what is
+reported about them are their losses on the test parts.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import mean, stdev
+from typing import Any
+
+from benchmarks.tables import ResultRow, ResultTable
+
+COSTS = (0.02, 0.05, 0.1, 0.2)  # of the new text's perplexity, beside the best of plain training
+COMPARED = ("l2", "early stopping")  # with which EWC is compared
+Row = Mapping[str, Any]  # of a result file
+
+
+@dataclass(frozen=True)
+class Point:
+    """A model's losses, in nats per token."""
+
+    new: float  # on the validation part
+    old: float
+    new_test: float
+    old_test: float
+
+    def towards(self, other: "Point", share: float) -> "Point":
+        """Return the point at a share of the way to another."""
+        pairs = zip(self.values(), other.values(), strict=True)
+        return Point(*(here + share * (there - here) for here, there in pairs))
+
+    def values(self) -> tuple[float, float, float, float]:
+        """Return the four losses."""
+        return self.new, self.old, self.new_test, self.old_test
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """All results of one seed.
+
+    Args:
+        untrained: a model that has learned nothing.
+        before: the model before it is fine-tuned.
+        plain: plain training, at the step with the smallest loss on the new text.
+        lines: by method, its points, in the order of its values.
+    """
+
+    untrained: Point
+    before: Point
+    plain: Point
+    lines: Mapping[str, Sequence[Point]]
+
+
+def tunings(rows: Iterable[Row]) -> dict[int, Tuning]:
+    """Return the results by seed; seeds without plain training are left out."""
+    by_seed: dict[int, dict[str, list[Row]]] = {}
+    for row in rows:
+        by_seed.setdefault(row["seed"], {}).setdefault(row["method"], []).append(row)
+    needed = {"untrained", "before", "plain"}
+    return {seed: _tuning(found) for seed, found in sorted(by_seed.items()) if needed <= set(found)}
+
+
+def _tuning(by_method: Mapping[str, Sequence[Row]]) -> Tuning:
+    untrained, before = (_points(by_method[name][0])[0] for name in ("untrained", "before"))
+    along = _points(by_method["plain"][0])
+    lines = {"early stopping": along}
+    for method, rows in by_method.items():
+        if method not in ("untrained", "before", "plain"):
+            ordered = sorted(rows, key=lambda row: float(row["value"]))
+            lines[method] = [_points(row)[-1] for row in ordered]
+    return Tuning(untrained, before, min(along, key=lambda point: point.new), lines)
+
+
+def _points(row: Row) -> list[Point]:
+    return [Point(p["new"], p["old"], p["new_test"], p["old_test"]) for p in row["points"]]
+
+
+def frontier(points: Iterable[Point]) -> list[Point]:
+    """Return the points that no other beats on both texts (validation), the best on new first."""
+    kept: list[Point] = []
+    for point in sorted(points, key=lambda point: (point.new, point.old)):
+        if not kept or point.old < kept[-1].old:
+            kept.append(point)
+    return kept
+
+
+def at_loss(points: Iterable[Point], new: float) -> Point | None:
+    """Return where the frontier has this loss on the new text (validation), between two points.
+
+    None if no point is that good. If all are better, it is the one with the smallest loss on the
+    old text.
+    """
+    line = frontier(points)
+    if not line or line[0].new > new:
+        return None
+    for better, worse in pairwise(line):
+        if better.new <= new <= worse.new:
+            return better.towards(worse, (new - better.new) / (worse.new - better.new))
+    return line[-1]
+
+
+def at_cost(tuning: Tuning, method: str, cost: float) -> Point | None:
+    """Return where a method's perplexity on the new text is above plain training's by `cost`.
+
+    The model before fine-tuning belongs to every line: it is the end where nothing is learned.
+    """
+    line = [*tuning.lines.get(method, ()), tuning.before]
+    return at_loss(line, tuning.plain.new + math.log1p(cost))
+
+
+def kept(tuning: Tuning, point: Point) -> float:
+    """Return the share of plain training's loss of the old text that a point does not lose."""
+    lost = tuning.plain.old_test - tuning.before.old_test
+    return (tuning.plain.old_test - point.old_test) / lost
+
+
+def summary(results: Mapping[int, Tuning]) -> list[ResultTable]:
+    """Return the tables: the models everything starts from, all methods, and EWC's advantage."""
+    every = list(results.values())
+    seeds = f"{len(every)} seed" + "s" * (len(every) != 1)
+    methods = list(dict.fromkeys(method for tuning in every for method in tuning.lines))
+    tables = [
+        ResultTable(f"Loss on the test parts, {seeds}", _references(every)),
+        ResultTable(
+            f"Loss on the old text (test), {seeds}, at a perplexity on the new text of",
+            [_method_row(every, method) for method in methods],
+            (
+                "of: above the best of plain training by so much, chosen on the validation parts.",
+                "In brackets: the share of plain training's loss of the old text that is kept.",
+                "Empty: the method did not learn as much, in at least one of the seeds.",
+            ),
+        ),
+    ]
+    advantages = [
+        row
+        for ours in methods
+        if ours.startswith(("ewc", "budget"))
+        for other in COMPARED
+        if (row := _advantage(results, ours, other))
+    ]
+    if advantages:
+        note = "nats per token on the test part of the old text; more than 0: the first is better."
+        tables.append(ResultTable("How far one line lies below another", advantages, (note,)))
+    return tables
+
+
+def _references(every: Sequence[Tuning]) -> list[ResultRow]:
+    points = {
+        "untrained": [tuning.untrained for tuning in every],
+        "before fine-tuning": [tuning.before for tuning in every],
+        "plain fine-tuning": [tuning.plain for tuning in every],
+    }
+    return [
+        {
+            "model": name,
+            "old text": _spread([point.old_test for point in found]),
+            "new text": _spread([point.new_test for point in found]),
+        }
+        for name, found in points.items()
+    ]
+
+
+def _method_row(every: Sequence[Tuning], method: str) -> ResultRow:
+    row: dict[str, str] = {"method": method}
+    for cost in COSTS:
+        points = [at_cost(tuning, method, cost) for tuning in every]
+        pairs = [(t, point) for t, point in zip(every, points, strict=True) if point is not None]
+        row[f"+{cost:.0%}"] = (
+            f"{_spread([point.old_test for _, point in pairs])} "
+            f"({mean(kept(tuning, point) for tuning, point in pairs):.0%})"
+            if len(pairs) == len(every)
+            else ""
+        )
+    return row
+
+
+def _advantage(results: Mapping[int, Tuning], ours: str, other: str) -> ResultRow | None:
+    """Return a row: how far `ours` lies below `other`, the mean over COSTS, for each seed."""
+    by_seed: dict[int, float] = {}
+    for seed, tuning in results.items():
+        pairs = [(at_cost(tuning, ours, cost), at_cost(tuning, other, cost)) for cost in COSTS]
+        gaps = [theirs.old_test - own.old_test for own, theirs in pairs if own and theirs]
+        if gaps:
+            by_seed[seed] = mean(gaps)
+    if not by_seed:
+        return None
+    return {
+        "line": f"{ours} below {other}",
+        "mean": f"{mean(by_seed.values()):+.4f}",
+        "by seed": "  ".join(f"{gap:+.4f}" for gap in by_seed.values()),
+    }
+
+
+def _spread(values: Sequence[float]) -> str:
+    """Return the mean, and the standard deviation if there are several values."""
+    return f"{mean(values):.3f}" + (f" ± {stdev(values):.3f}" if len(values) > 1 else "")
