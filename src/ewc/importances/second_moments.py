@@ -90,5 +90,5 @@ def _unbiased(parameter: nn.Parameter, optimizer: Optimizer, key: str, decay: fl
         return torch.zeros_like(
             parameter, dtype=at_least_float32(parameter.dtype), requires_grad=False
         )
-    moments, steps = widened(state[key].detach()), float(state["step"])
-    return moments / (1 - decay**steps)
+    correction: float = 1 - decay ** float(state["step"])
+    return widened(state[key].detach()) / correction
