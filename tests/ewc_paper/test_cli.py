@@ -255,9 +255,9 @@ def test_ctrl_c_while_the_workers_start_is_an_interruption(tmp_path: Path, data:
         text=True,
         start_new_session=True,
     )
-    while not (tmp_path / "run" / "lock").exists() and process.poll() is None:
-        time.sleep(0.01)
-    time.sleep(0.3)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while process.poll() is None and len(children.read_text().split()) < 2:
+        time.sleep(0.01)  # the first is no worker: it keeps track of what they share
     os.killpg(process.pid, signal.SIGINT)
     out, error = process.communicate(timeout=60)
     assert process.returncode == 130
