@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import fisher, games, peak, pull, step, training
+from benchmarks import fisher, games, peak, pull, step, training, update
 from benchmarks.libraries import MissingLibrary
 from benchmarks.tables import ResultTable, as_json, machine, print_table
 from benchmarks.timing import one_thread
@@ -19,6 +19,7 @@ BENCHMARKS = {
     "pull": pull.tables,
     "training": training.tables,
     "games": games.tables,
+    "update": update.tables,
 }
 
 

@@ -27,6 +27,7 @@ class ResultTable:
 FORMATS: dict[str, Callable[[Any], str]] = {
     "samples": "{:,}".format,
     "milliseconds": "{:,.2f}".format,
+    "at the limit": "{:,.2f}".format,
     "multiple": "{:.2f}x".format,
     "difference": "{:.0e}".format,
     "megabytes": "{:,.0f}".format,

@@ -1,7 +1,8 @@
 """Fair timing: one thread, all workloads take turns, and the best of several rounds counts.
 
-Another program on the machine can only make a round slower, so the best round is the one that was
-disturbed least. Because the workloads take turns, a slow minute affects all of them.
+Time is that of the processor in this process, so that waiting for another program does not count.
+Such a program can still make a round slower, through caches and shared cores: the best round is the
+one that was disturbed least. Because the workloads take turns, a slow minute affects all of them.
 """
 
 import math
@@ -20,10 +21,10 @@ def one_thread() -> None:
 
 
 def seconds(workload: Workload) -> float:
-    """Return the time of one call."""
-    start = time.perf_counter()
+    """Return the processor's time of one call."""
+    start = time.process_time()
     workload()
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def best_seconds(

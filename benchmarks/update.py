@@ -1,0 +1,168 @@
+"""What a minibatch of Q-learning costs, kernel by kernel, beside what the processor can do.
+
+The limit is the speed of a product of two large matrices, the fastest arithmetic that this library
+reaches on this processor. A kernel that runs below it could in principle be faster; what is not
+arithmetic could in principle take no time.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks.games import COMMON
+from benchmarks.tables import ResultRow, ResultTable
+from benchmarks.timing import Workload, best_seconds
+from ewc_paper.games.config import AgentConfig
+from ewc_paper.games.learner import ContinualLearner
+from ewc_paper.games.network import NETWORKS, Architecture
+
+BATCH, ROUNDS, CALLS = 32, 6, 8
+SIDE, CHANNELS, ACTIONS = 84, 4, 18  # of the states, and of the full set of Atari's actions
+LIMIT = "product of two 1024x1024 matrices"
+WHOLE = "the whole update"
+
+
+class Kernel(NamedTuple):
+    """One operation of an update: how often it is done, its floating-point operations, itself."""
+
+    name: str
+    times: int
+    operations: float
+    call: Workload
+
+
+def tables(*, ours_only: bool) -> Iterator[ResultTable]:
+    torch.manual_seed(0)
+    for double in (False, True):
+        kernels = list(update_kernels(NETWORKS["nature"], forwards=3 if double else 2))
+        measured = best_seconds(
+            {kernel.name: repeated(kernel.call) for kernel in kernels}
+            | {LIMIT: repeated(large_product()), WHOLE: repeated(update(double=double))},
+            ROUNDS,
+        )
+        yield ResultTable(
+            f"A minibatch of {'Double' if double else 'single'} Q, network of Mnih et al. 2015",
+            rows(kernels, {name: value / CALLS for name, value in measured.items()}),
+            [f"at the limit: at the speed of a {LIMIT}, {limit_of(measured):.0f} GFLOP/s."],
+        )
+
+
+def limit_of(measured: dict[str, float]) -> float:
+    """Return the fastest arithmetic, in GFLOP/s, from the time of `CALLS` products."""
+    return CALLS * 2 * 1024**3 / measured[LIMIT] / 1e9
+
+
+def rows(kernels: list[Kernel], measured: dict[str, float]) -> list[ResultRow]:
+    """One row per kernel, the sum of all, what is left of the update, and the whole."""
+    fastest = 2 * 1024**3 / measured[LIMIT]
+    table = [
+        _row(
+            f"{kernel.times} x {kernel.name}",
+            kernel.times * measured[kernel.name],
+            kernel.times * kernel.operations / fastest,
+        )
+        for kernel in kernels
+    ]
+    arithmetic = sum(kernel.times * measured[kernel.name] for kernel in kernels)
+    least = sum(kernel.times * kernel.operations for kernel in kernels) / fastest
+    table.append(_row("all of these", arithmetic, least))
+    table.append(_row("the rest of the update", measured[WHOLE] - arithmetic, 0.0))
+    table.append(_row(WHOLE, measured[WHOLE], least))
+    return table
+
+
+def _row(name: str, seconds: float, least: float) -> ResultRow:
+    return {
+        "part": name,
+        "milliseconds": 1000 * seconds,
+        "at the limit": 1000 * least,
+        "multiple": seconds / least if least else None,
+    }
+
+
+def update_kernels(architecture: Architecture, *, forwards: int) -> Iterator[Kernel]:
+    """Yield the convolutions and matrix products of an update, layer by layer.
+
+    Args:
+        architecture: the network.
+        forwards: forward passes per update: 2, or 3 for Double Q.
+    """
+    channels, side = CHANNELS, SIDE
+    for number, (filters, kernel, stride) in enumerate(architecture.convolutions, start=1):
+        inputs = _channels_last(torch.randn(BATCH, channels, side, side))
+        weight = _channels_last(torch.randn(filters, channels, kernel, kernel))
+        side = (side - kernel) // stride + 1
+        operations = 2.0 * BATCH * filters * side**2 * channels * kernel**2
+        name = f"convolution {number}"
+        yield Kernel(f"{name}, forward", forwards, operations, _convolution(inputs, weight, stride))
+        first = number == 1  # whose inputs need no gradient
+        backward = _convolution_backward(inputs, weight, stride, inputs_too=not first)
+        yield Kernel(f"{name}, backward", 1, operations * (1 if first else 2), backward)
+        channels = filters
+    units = channels * side**2
+    for number, outputs in enumerate((architecture.hidden, ACTIONS), start=1):
+        x, weight = torch.randn(BATCH, units), torch.randn(outputs, units)
+        operations = 2.0 * BATCH * units * outputs
+        name = f"linear layer {number}"
+        yield Kernel(f"{name}, forward", forwards, operations, _linear(x, weight))
+        yield Kernel(f"{name}, backward", 1, 2 * operations, _linear_backward(x, weight))
+        units = outputs
+
+
+def _channels_last(tensor: Tensor) -> Tensor:
+    return tensor.contiguous(memory_format=torch.channels_last)
+
+
+def _convolution(inputs: Tensor, weight: Tensor, stride: int) -> Workload:
+    return lambda: F.conv2d(inputs, weight, stride=stride)
+
+
+def _convolution_backward(
+    inputs: Tensor, weight: Tensor, stride: int, *, inputs_too: bool
+) -> Workload:
+    gradient = torch.randn_like(F.conv2d(inputs, weight, stride=stride))
+    mask = [inputs_too, True, False]
+    steps, padding, dilation = [stride, stride], [0, 0], [1, 1]
+    return lambda: torch.ops.aten.convolution_backward(
+        gradient, inputs, weight, None, steps, padding, dilation, False, [0, 0], 1, mask
+    )
+
+
+def _linear(x: Tensor, weight: Tensor) -> Workload:
+    return lambda: F.linear(x, weight)
+
+
+def _linear_backward(x: Tensor, weight: Tensor) -> Workload:
+    gradient = torch.randn(len(x), len(weight))
+    return lambda: (gradient.T @ x, gradient @ weight)
+
+
+def large_product() -> Workload:
+    """Return the product of two matrices of 1024 x 1024."""
+    a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
+    return lambda: a @ b
+
+
+def update(*, double: bool) -> Workload:
+    """Return one update of our agent: a minibatch from its replay memory, loss, gradients, step."""
+    settings = {**COMMON, "network": "nature", "double": double}
+    learner = ContinualLearner(
+        arm="single", seed=0, games=["Pong"], schedule=["Pong"], config=AgentConfig(**settings)
+    )
+    learner.play(max_rows=40)
+    replay, random = learner.experience.replays[0], np.random.default_rng(0)
+    return lambda: learner.agent.learn(replay.sample(BATCH, random))
+
+
+def repeated(call: Workload) -> Workload:
+    """Return a workload of several calls, which are too short to be measured one by one."""
+
+    def calls() -> None:
+        for _ in range(CALLS):
+            call()
+
+    return calls
