@@ -17,8 +17,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.recorded_frames import COPIES, REDRAW, Frames, RecordedFrames
+from benchmarks.recorded_frames import COPIES, PLAYERS, TRAINED, Frames, RecordedFrames
 from ewc.recognition import ForgetMeNot, ScreenRecognizer
+from ewc_paper.experiments.recognition.learner import networks_by_game
 from ewc_paper.games.schedule import segments
 
 SPLIT = Path(__file__).parents[1] / "docs" / "results" / "recognition-screens" / "split.json"
@@ -156,15 +157,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recognition", description=__doc__)
     groups = json.loads(SPLIT.read_text())
     parser.add_argument("--group", choices=list(groups), nargs="+", default=["rest"])
-    parser.add_argument("--player", choices=list(REDRAW), default="random")
+    parser.add_argument("--player", choices=PLAYERS, default="random")
+    parser.add_argument(
+        "--agents",
+        type=Path,
+        metavar="DIR",
+        help=f"for --player {TRAINED}: a run of games with one network per game; games without one "
+        "are left out",
+    )
     parser.add_argument("--recognizer", choices=list(RECOGNIZERS), default="screens")
     parser.add_argument("--games", type=int, default=10, help="games per set")
     parser.add_argument("--sets", type=int, default=1)
     parser.add_argument("--first-steps", type=int, default=VISIT_STEPS, help="of the first visits")
     parser.add_argument("--frames", type=Path, default=Path("recorded_frames"), help="folder")
     options = parser.parse_args()
+    if (options.player == TRAINED) != (options.agents is not None):
+        parser.error(f"--agents belongs to --player {TRAINED}")
     games = [game for group in options.group for game in groups[group]]
-    frames = RecordedFrames(options.frames, options.player)
+    if options.agents is not None:
+        trained = networks_by_game(str(options.agents))
+        games = [game for game in games if game in trained]
+    frames = RecordedFrames(options.frames, options.player, options.agents)
     outcomes = []
     for number in range(options.sets):
         visits = rounds(frames, drawn(games, options.games, number), options.first_steps, number)
