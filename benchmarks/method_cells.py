@@ -102,6 +102,7 @@ def train_cells(cells: Iterable[Cell], rows: dict[Cell, CellRow], file: Path, wo
 def _trained(cells: list[Cell], workers: int) -> Iterator[CellRow]:
     """Yield the results of the cells as they come."""
     if workers == 1 or len(cells) < 2:
+        one_thread()  # as in the workers: several threads are slow where others use the cores
         yield from map(train, cells)
         return
     # "spawn": a process with threads, such as those of torch, must not be forked.
