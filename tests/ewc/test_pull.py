@@ -288,7 +288,7 @@ def test_blocks_of_any_size_are_pulled_as_the_whole(
     torch.manual_seed(0)
     x, weights = torch.randn(20, 6), {}
     for size in (4, 1000):
-        monkeypatch.setattr("ewc.step_size.block_size", lambda device, size=size: size)
+        monkeypatch.setattr("ewc.blocks.block_size", lambda device, size=size: size)
         torch.manual_seed(1)
         model = nn.Linear(6, 5, dtype=torch.float64)
         memory = ewc.EWC(model, strength=3.0)
