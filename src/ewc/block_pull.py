@@ -20,14 +20,15 @@ def pull_on_block(
         strength: λ.
         share: how much of the pull to take: 0 if the optimizer skipped its step, else 1.
     """
-    step = rule(group, block.parameters, block.states).rooted()
+    step = rule(group, block.parameters, block.states)
     if step.rate <= 0:
         return
-    weights = pull_weights(block.precisions, step, strength)
+    rooted = step.rooted()
+    weights = pull_weights(block.precisions, rooted, strength)
     if isinstance(share, Tensor):
         torch._foreach_mul_(weights, share)
     if (correct := CORRECTIONS.get(rule)) is not None:
-        correct(group, block, step, weights)
+        correct(group, block, step, rooted.scale or [], weights)
     _lerp_(block.parameters, block.anchors, weights)
 
 

@@ -131,7 +131,7 @@ def _pull_on_one(
     if correct is undo_excess_decay:
         decay = decoupled_decay(group, block, step)
     elif correct is not None:
-        correct(group, block, step, [])
+        correct(group, block, step, [], [])
     flat = [one.detach().view(-1) for (one,) in (block.parameters, block.anchors, block.precisions)]
     scale = None if step.scale is None else step.scale[0].view(-1)
     values: tuple[float, ...] = (step.softness(strength), step.eps or 0.0)

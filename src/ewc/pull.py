@@ -65,7 +65,7 @@ class Pull:
         if how not in get_args(How):
             raise ValueError(f"expected how='proximal' or how='gradient', got how={how!r}")
         if how == "proximal":
-            needs_whole_parameters(optimizer)  # raises for an optimizer that it does not know
+            step_size_rule(optimizer)  # raises for an optimizer that it does not know
         elif compiled:
             raise ValueError("compiled=True is for how='proximal', got how='gradient'")
         if compiled:

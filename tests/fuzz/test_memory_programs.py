@@ -5,10 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
+import ewc.block_pull
 import ewc.memory
 import ewc.pull
 import ewc.step_size
 import ewc.wells
+from ewc.step_size import rules
 from ewc.task_wells import TaskWells
 from ewc.wells import Well
 from fuzz.memory_programs import Mismatch, Operation, execute, program, run, shrink

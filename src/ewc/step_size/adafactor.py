@@ -9,8 +9,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from ewc.dtypes import widened
+from ewc.sharding import is_sharded
 from ewc.step_size.step import ParamGroup, ParamState, StepSize
 
 
@@ -18,14 +20,23 @@ def adafactor_step_size(
     group: ParamGroup, parameters: Sequence[Tensor], states: Sequence[ParamState]
 ) -> StepSize:
     """η = α / (c √v) of the step just taken. It needs whole parameters, and their gradients."""
-    if group["weight_decay"] != 0:
+    pairs = zip(parameters, states, strict=True)
+    return StepSize(1.0, [_scale(group, parameter, state) for parameter, state in pairs])
+
+
+def check_adafactor(optimizer: Optimizer) -> None:
+    """Raise for what the rule does not know of."""
+    if any(group["weight_decay"] != 0 for group in optimizer.param_groups):
         raise ValueError(
             "how='proximal' cannot be used with the weight decay of Adafactor, whose rest point "
             "with a pull is not that with the penalty in the loss; use weight_decay=0 or "
             "attach(optimizer, how='gradient')"
         )
-    pairs = zip(parameters, states, strict=True)
-    return StepSize(1.0, [_scale(group, parameter, state) for parameter, state in pairs])
+    if any(is_sharded(p) for group in optimizer.param_groups for p in group["params"]):
+        raise ValueError(
+            "how='proximal' does not know the steps of Adafactor for sharded parameters, which "
+            "depend on the size of the whole; use attach(optimizer, how='gradient')"
+        )
 
 
 def _scale(group: ParamGroup, parameter: Tensor, state: ParamState) -> Tensor:

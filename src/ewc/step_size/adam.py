@@ -1,6 +1,7 @@
 """The steps of Adam, AdamW, NAdam and RAdam."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,9 +23,8 @@ def adam_step_size(
 ) -> StepSize:
     """η = lr / (√v̂ + ε), with v̂ = v / c the bias-corrected second moment.
 
-    With amsgrad v is its maximum. NAdam has the same η: it looks ahead along the momentum with
-    weights that change from step to step, but add up to one in the long run. Where all parameters
-    have taken as many steps, η is computed as lr √c / (√v + ε √c), which is one operation less.
+    With amsgrad v is its maximum. Where all parameters have taken as many steps, η is computed as
+    lr √c / (√v + ε √c), which is one operation less.
     """
     key = "max_exp_avg_sq" if group.get("amsgrad", False) else "exp_avg_sq"
     squares = moments(key, parameters, states)
@@ -32,7 +32,39 @@ def adam_step_size(
     corrections = bias_corrections(float(group["betas"][1]), states)
     if isinstance(first := corrections[0], float) and all(one == first for one in corrections):
         return StepSize(rate * first**0.5, squares, eps * first**0.5)
-    return StepSize(rate, list(torch._foreach_div(squares, corrections)), eps)
+    return StepSize(rate, list(torch._foreach_div(squares, corrections)), eps).rooted()
+
+
+def nadam_step_size(
+    group: ParamGroup, parameters: Sequence[Tensor], states: Sequence[ParamState]
+) -> StepSize:
+    """η of Adam, times what NAdam's weights of gradient and momentum add up to.
+
+    For a gradient that stays the same the update has it 1 − μ_t times, and in the momentum
+    μ_{t+1} times, each with a correction of its bias. In the long run that is one.
+    """
+    step = adam_step_size(group, parameters, states)
+    factors = _look_ahead(group, states)
+    if step.eps is not None and isinstance(factors[0], float):
+        return StepSize(step.rate * factors[0], step.scale, step.eps)
+    assert step.scale is not None
+    return StepSize(step.rate, [one / f for one, f in zip(step.scale, factors, strict=True)])
+
+
+def _look_ahead(group: ParamGroup, states: Sequence[ParamState]) -> list[Any]:
+    """Return the factors, as tensors where the step counts are on a device."""
+    read: Callable[[Tensor], Any] = float if on_cpu(states) else torch.Tensor.float
+    beta, decay = float(group["betas"][0]), float(group["momentum_decay"])
+    factors = []
+    for state in states:
+        if not state:
+            factors.append(1.0)
+            continue
+        count, product = read(state["step"]), read(state["mu_product"])
+        now, then = (beta * (1 - 0.96 ** (t * decay) / 2) for t in (count, count + 1))
+        momentum = then * (1 - beta**count) / (1 - product * then)
+        factors.append((1 - now) / (1 - product) + momentum)
+    return factors
 
 
 def radam_step_size(

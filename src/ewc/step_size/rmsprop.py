@@ -24,7 +24,9 @@ def rmsprop_step_size(
     )
 
 
-def bound_deviation(group: ParamGroup, block: Block, step: StepSize, weights: list[Tensor]) -> None:
+def bound_deviation(
+    group: ParamGroup, block: Block, step: StepSize, scale: list[Tensor], weights: list[Tensor]
+) -> None:
     """Keep the deviation √(v − ḡ²) that centered RMSprop divides by at a tenth of |ḡ| or more.
 
     The pull balances a constant gradient, and the deviation of such a gradient vanishes unless it

@@ -15,9 +15,8 @@ from torch.optim import (
     RMSprop,
 )
 
-from ewc.sharding import is_sharded
-from ewc.step_size.adafactor import adafactor_step_size
-from ewc.step_size.adam import adam_step_size, radam_step_size
+from ewc.step_size.adafactor import adafactor_step_size, check_adafactor
+from ewc.step_size.adam import adam_step_size, nadam_step_size, radam_step_size
 from ewc.step_size.rmsprop import adagrad_step_size, bound_deviation, rmsprop_step_size
 from ewc.step_size.sgd import sgd_step_size
 from ewc.step_size.step import Correction, StepSizeRule
@@ -26,7 +25,7 @@ from ewc.step_size.weight_decay import undo_excess_decay
 _RULES: dict[Callable[..., Any], StepSizeRule] = {
     inspect.unwrap(SGD.step): sgd_step_size,
     inspect.unwrap(Adam.step): adam_step_size,  # AdamW is a subclass that keeps it
-    inspect.unwrap(NAdam.step): adam_step_size,
+    inspect.unwrap(NAdam.step): nadam_step_size,
     inspect.unwrap(RAdam.step): radam_step_size,
     inspect.unwrap(RMSprop.step): rmsprop_step_size,
     inspect.unwrap(Adagrad.step): adagrad_step_size,
@@ -34,6 +33,7 @@ _RULES: dict[Callable[..., Any], StepSizeRule] = {
 }
 CORRECTIONS: dict[StepSizeRule, Correction] = {
     adam_step_size: undo_excess_decay,
+    nadam_step_size: undo_excess_decay,
     radam_step_size: undo_excess_decay,
     rmsprop_step_size: bound_deviation,
 }
@@ -54,6 +54,8 @@ def step_size_rule(optimizer: Optimizer) -> StepSizeRule:
             "use attach(optimizer, how='gradient'), or give it a method "
             "step_size(group, parameters, states) -> ewc.step_size.StepSize"
         )
+    if rule is adafactor_step_size:
+        check_adafactor(optimizer)
     return rule
 
 
@@ -61,15 +63,7 @@ def needs_whole_parameters(optimizer: Optimizer) -> bool:
     """Whether the rule cannot be used on a part of a parameter.
 
     Adafactor looks at the size of the whole, and the states of a `step_size` of the optimizer's own
-    may have any shapes. Raises if Adafactor has parameters of which this process has but a shard.
+    may have any shapes.
     """
-    if hasattr(optimizer, "step_size"):
-        return True
-    if step_size_rule(optimizer) is not adafactor_step_size:
-        return False
-    if any(is_sharded(p) for group in optimizer.param_groups for p in group["params"]):
-        raise ValueError(
-            "how='proximal' does not know the steps of Adafactor for sharded parameters; "
-            "use attach(optimizer, how='gradient')"
-        )
-    return True
+    own = hasattr(optimizer, "step_size")
+    return own or step_size_rule(optimizer) is adafactor_step_size

@@ -19,7 +19,7 @@ ParamGroup = Mapping[str, Any]  # one of `optimizer.param_groups`
 class StepSize(NamedTuple):
     """η = rate / scale for each weight; without scale, the same η for all.
 
-    If eps is given, scale has squares: η = rate / (√scale + eps).
+    If eps is given, scale has squares, as they are in the optimizer: η = rate / (√scale + eps).
     """
 
     rate: float
@@ -45,7 +45,8 @@ class StepSize(NamedTuple):
 
 
 StepSizeRule = Callable[[ParamGroup, Sequence[Tensor], Sequence[ParamState]], StepSize]
-Correction = Callable[[ParamGroup, Block, StepSize, list[Tensor]], None]
+# What else to do before the pull, from the step size, its rooted scale and the weights of the pull.
+Correction = Callable[[ParamGroup, Block, StepSize, list[Tensor], list[Tensor]], None]
 
 
 def moments(key: str, parameters: Sequence[Tensor], states: Sequence[ParamState]) -> list[Tensor]:

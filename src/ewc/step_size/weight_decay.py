@@ -13,8 +13,8 @@ class Decay(NamedTuple):
     """What the correction of a weight decay needs.
 
     Attributes:
-        rate: the learning rate.
-        decay: the weight decay δ.
+        rate: η √v̂, the step for a gradient that stays the same: lr, for RAdam times r.
+        decay: the weight decay δ, times lr / rate.
         means: the first moment of each parameter.
         factors: what turns means / scale into 2A, twice the step that the optimizer took.
     """
@@ -35,11 +35,14 @@ def decoupled_decay(group: ParamGroup, block: Block, step: StepSize) -> Decay | 
     if isinstance(corrections[0], Tensor):
         means, corrections = list(torch._foreach_div(means, corrections)), [1.0] * len(means)
     factors = [2 * step.rate / float(one) for one in corrections]
-    return Decay(float(group["lr"]), decay, means, factors)
+    rate = lr = float(group["lr"])
+    if step.eps is not None:  # then scale is v = c v̂, and c is the same for all
+        rate = step.rate / float(bias_corrections(float(group["betas"][1]), block.states)[0]) ** 0.5
+    return Decay(rate, decay * lr / rate, means, factors)
 
 
 def undo_excess_decay(
-    group: ParamGroup, block: Block, step: StepSize, weights: list[Tensor]
+    group: ParamGroup, block: Block, step: StepSize, scale: list[Tensor], weights: list[Tensor]
 ) -> None:
     """Make the weight decay δ count as much as with the penalty in the loss.
 
@@ -52,12 +55,10 @@ def undo_excess_decay(
     so it decayed the weight by lr · δ (1 − √(v / v̂)) too much, which is added back.
     """
     moved = [index for index, gradient in enumerate(block.gradients) if gradient]
-    if not moved or step.scale is None:
-        return
     block = block.only(moved)
-    weights, scale = ([tensors[i] for i in moved] for tensors in (weights, step.scale))
-    if (terms := decoupled_decay(group, block, step)) is None:
+    if not moved or (terms := decoupled_decay(group, block, step)) is None:
         return
+    weights, scale = ([tensors[i] for i in moved] for tensors in (weights, scale))
     pull = torch._foreach_sub(block.parameters, block.anchors)
     torch._foreach_mul_(pull, weights)
     means = [mean.to(one.dtype) for mean, one in zip(terms.means, pull, strict=True)]
