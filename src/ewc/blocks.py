@@ -36,7 +36,8 @@ class Block(NamedTuple):
 
     def only(self, chosen: Sequence[int]) -> "Block":
         """Return the block with the chosen entries alone."""
-        return Block(*([entries[index] for index in chosen] for entries in self))
+        picked: Any = ([entries[index] for index in chosen] for entries in self)
+        return Block(*picked)
 
     def cut(self, *, whole: bool = False) -> Iterator["Block"]:
         """Yield this in blocks that fit the cache, small parameters together.
@@ -45,17 +46,17 @@ class Block(NamedTuple):
             whole: do not cut any parameter.
         """
         size = block_size(self.parameters[0].device) if self.parameters else 0
-        block, numbers = Block([], [], [], [], []), 0
+        pieces: list[tuple[Any, ...]] = []
+        numbers = 0
         for row in zip(*self, strict=True):
             for piece in [row] if whole else _pieces(*row, size):
                 if numbers + piece[0].numel() > size and numbers > 0:
-                    yield block
-                    block, numbers = Block([], [], [], [], []), 0
-                for entries, entry in zip(block, piece, strict=True):
-                    entries.append(entry)
+                    yield Block(*map(list, zip(*pieces, strict=True)))
+                    pieces, numbers = [], 0
+                pieces.append(piece)
                 numbers += piece[0].numel()
-        if block.parameters:
-            yield block
+        if pieces:
+            yield Block(*map(list, zip(*pieces, strict=True)))
 
 
 def block_size(device: torch.device) -> int:

@@ -57,10 +57,11 @@ def _scale(group: ParamGroup, parameter: Tensor, state: ParamState) -> Tensor:
 def _second_moment(theta: Tensor, state: ParamState, eps: float) -> Tensor:
     if not state:
         return torch.zeros_like(theta)
-    if (rows := state.get("row_var")) is None:
+    if state.get("row_var") is None:
         return widened(state["variance"])
-    rows, columns = widened(rows), widened(state["col_var"])
-    return (rows @ columns) / rows.mean(dim=-2, keepdim=True).clamp_min(eps)
+    rows, columns = widened(state["row_var"]), widened(state["col_var"])
+    mean: Tensor = rows.mean(dim=-2, keepdim=True)
+    return (rows @ columns) / mean.clamp_min(eps)
 
 
 def _relative_rate(theta: Tensor, update: Tensor, rho: float) -> Tensor:

@@ -47,8 +47,9 @@ def nadam_step_size(
     factors = _look_ahead(group, states)
     if step.eps is not None and isinstance(factors[0], float):
         return StepSize(step.rate * factors[0], step.scale, step.eps)
-    assert step.scale is not None
-    return StepSize(step.rate, [one / f for one, f in zip(step.scale, factors, strict=True)])
+    scale = step.rooted().scale
+    assert scale is not None
+    return StepSize(step.rate, [one / f for one, f in zip(scale, factors, strict=True)])
 
 
 def _look_ahead(group: ParamGroup, states: Sequence[ParamState]) -> list[Any]:

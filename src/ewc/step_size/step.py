@@ -7,7 +7,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from ewc.blocks import Block, ParamState
+from ewc.blocks import Block
+from ewc.blocks import ParamState as ParamState  # public here too
 from ewc.dtypes import widened
 
 How = Literal["proximal", "gradient"]
