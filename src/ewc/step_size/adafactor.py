@@ -60,8 +60,7 @@ def _second_moment(theta: Tensor, state: ParamState, eps: float) -> Tensor:
     if state.get("row_var") is None:
         return widened(state["variance"])
     rows, columns = widened(state["row_var"]), widened(state["col_var"])
-    mean: Tensor = rows.mean(dim=-2, keepdim=True)
-    return (rows @ columns) / mean.clamp_min(eps)
+    return torch.matmul(rows, columns) / rows.mean(dim=-2, keepdim=True).clamp_min(eps)
 
 
 def _relative_rate(theta: Tensor, update: Tensor, rho: float) -> Tensor:
