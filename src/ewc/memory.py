@@ -158,7 +158,7 @@ class EWC(MemoryFiles):
         if fisher is None:
             options |= {"parameters": selected.__contains__, "process_group": self._processes.group}
             fisher = fisher_diagonal(self._parameters.model, batches, **options)
-        warn_if_zero(fisher)
+        warn_if_zero(fisher, self._wells.total.precision if self.decay > 0 else {})
         fisher = shaped(fisher, floor=floor, normalize=normalize)
         self._remember(task, fisher, selected)
         return {name: tensor.clone() for name, tensor in fisher.items()}
