@@ -18,7 +18,7 @@ OPTIMIZERS: dict[str, Make] = {
     "adam": lambda m: Adam(m.parameters(), lr=0.01),
     "adamw": lambda m: AdamW(m.parameters(), lr=0.01, weight_decay=0.1),
     "adamw, fused": lambda m: AdamW(m.parameters(), lr=0.01, weight_decay=0.1, fused=True),
-    "adamw, eps=0": lambda m: AdamW(m.parameters(), lr=0.01, weight_decay=0.1, eps=0.0),
+    "adamw, tiny eps": lambda m: AdamW(m.parameters(), lr=0.01, weight_decay=0.1, eps=1e-30),
     "rmsprop": lambda m: RMSprop(m.parameters(), lr=0.01, centered=True),
     "adagrad": lambda m: Adagrad(m.parameters(), lr=0.1),
     "adafactor": lambda m: Adafactor(m.parameters(), lr=0.1),

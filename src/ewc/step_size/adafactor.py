@@ -51,7 +51,8 @@ def _scale(group: ParamGroup, parameter: Tensor, state: ParamState) -> Tensor:
     rho = min(float(group["lr"]), max(float(state["step"]), 1.0) ** -0.5 if state else 1.0)
     sign = -1.0 if group["maximize"] else 1.0
     alpha = _relative_rate(theta, update.mul_(sign / clip), rho).clamp_min(group["eps"][1] * rho)
-    return root * (clip / alpha)
+    scale: Tensor = root * (clip / alpha)
+    return scale
 
 
 def _second_moment(theta: Tensor, state: ParamState, eps: float) -> Tensor:
