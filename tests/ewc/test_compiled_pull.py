@@ -11,6 +11,8 @@ from torch.optim import SGD, Adafactor, Adagrad, Adam, AdamW, Optimizer, RMSprop
 import ewc
 from ewc import compiled_pull
 
+pytestmark = pytest.mark.slow  # kernels are compiled
+
 Make = Callable[[nn.Module], Optimizer]
 SIZE = 70  # a weight of 70 x 70 numbers is pulled by kernels, and its bias is not
 OPTIMIZERS: dict[str, Make] = {
