@@ -14,7 +14,8 @@ ROOMS = {
     "ewc": (
         *("version", "dtypes", "sharding", "warnings", "parameters", "processes", "fisher"),
         *("wells", "task_wells", "ready_fisher", "files", "log_codes", "sharing"),
-        *("serialization", "pull_state", "blocks", "step_size", "pull_checks", "pull"),
+        *("serialization", "pull_state", "blocks", "step_size", "pulled_parameters"),
+        *("pull_checks", "block_pull", "compiled_pull", "pull"),
         *("attachments", "memory_files", "memory", "checkpoint", "perturbation", "recognition"),
         *("importances", "integrations", "__init__"),
     ),

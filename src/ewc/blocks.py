@@ -34,26 +34,29 @@ class Block(NamedTuple):
     precisions: list[Tensor]
     anchors: list[Tensor]
 
+    def only(self, chosen: Sequence[int]) -> "Block":
+        """Return the block with the chosen entries alone."""
+        picked: Any = ([entries[index] for index in chosen] for entries in self)
+        return Block(*picked)
 
-def blocks(
-    parameters: Sequence[Tensor],
-    states: Sequence[ParamState],
-    precisions: Sequence[Tensor],
-    anchors: Sequence[Tensor],
-    size: int,
-) -> Iterator[Block]:
-    """Yield all parameters in blocks of about `size` numbers, small parameters together."""
-    block, numbers = _empty(), 0
-    for row in zip(parameters, states, precisions, anchors, strict=True):
-        for piece in _pieces(*row, size):
-            if numbers + piece[0].numel() > size and numbers > 0:
-                yield block
-                block, numbers = _empty(), 0
-            for entries, entry in zip(block, piece, strict=True):
-                entries.append(entry)
-            numbers += piece[0].numel()
-    if block.parameters:
-        yield block
+    def cut(self, *, whole: bool = False) -> Iterator["Block"]:
+        """Yield this in blocks that fit the cache, small parameters together.
+
+        Args:
+            whole: do not cut any parameter.
+        """
+        size = block_size(self.parameters[0].device) if self.parameters else 0
+        pieces: list[tuple[Any, ...]] = []
+        numbers = 0
+        for row in zip(*self, strict=True):
+            for piece in [row] if whole else _pieces(*row, size):
+                if numbers + piece[0].numel() > size and numbers > 0:
+                    yield Block(*map(list, zip(*pieces, strict=True)))
+                    pieces, numbers = [], 0
+                pieces.append(piece)
+                numbers += piece[0].numel()
+        if pieces:
+            yield Block(*map(list, zip(*pieces, strict=True)))
 
 
 def block_size(device: torch.device) -> int:
@@ -61,15 +64,15 @@ def block_size(device: torch.device) -> int:
     return CPU_BLOCK * torch.get_num_threads() if device.type == "cpu" else DEVICE_BLOCK
 
 
-def _empty() -> Any:
-    return Block([], [], [], [], [])
-
-
 def _pieces(
-    parameter: Tensor, state: ParamState, precision: Tensor, anchor: Tensor, size: int
+    parameter: Tensor,
+    gradient: bool,
+    state: ParamState,
+    precision: Tensor,
+    anchor: Tensor,
+    size: int,
 ) -> Iterator[tuple[Tensor, bool, ParamState, Tensor, Tensor]]:
     """Cut along the first dimension, which gives views whatever the strides are."""
-    gradient = parameter.grad is not None
     if parameter.numel() <= size:
         yield parameter, gradient, state, precision, anchor
         return

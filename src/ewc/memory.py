@@ -158,7 +158,7 @@ class EWC(MemoryFiles):
         if fisher is None:
             options |= {"parameters": selected.__contains__, "process_group": self._processes.group}
             fisher = fisher_diagonal(self._parameters.model, batches, **options)
-        warn_if_zero(fisher)
+        warn_if_zero(fisher, self._wells.total.precision if self.decay > 0 else {})
         fisher = shaped(fisher, floor=floor, normalize=normalize)
         self._remember(task, fisher, selected)
         return {name: tensor.clone() for name, tensor in fisher.items()}
@@ -193,7 +193,9 @@ class EWC(MemoryFiles):
             self._fingerprint = None
         return self._fit_wells().penalty()
 
-    def attach(self, optimizer: Optimizer, how: How = "proximal") -> Pull:
+    def attach(
+        self, optimizer: Optimizer, how: How = "proximal", *, compiled: bool = False
+    ) -> Pull:
         """Pull on the weights at every `optimizer.step()` until `remove()` of the returned handle.
 
         Weights without a gradient in a step are pulled too; frozen ones are not. Several memories
@@ -202,9 +204,11 @@ class EWC(MemoryFiles):
         Args:
             optimizer: an optimizer of the model's parameters, or of some of them.
             how: `"proximal"` takes the pull implicitly after the optimizer's step and is stable for
-                every strength; it knows SGD (with momentum, Nesterov), Adam, AdamW and RMSprop.
-                `"gradient"` adds the penalty's gradient before the step, after any clipping, for
-                every optimizer.
+                every strength; it knows SGD (with momentum, Nesterov), Adam, AdamW, NAdam, RAdam,
+                RMSprop, Adagrad and Adafactor. `"gradient"` adds the penalty's gradient before the
+                step, after any clipping, for every optimizer.
+            compiled: pull with kernels that `torch.compile` makes, which takes some seconds once
+                and needs a C++ compiler (on GPUs triton). The weights are the same to rounding.
 
         Example:
             >>> import torch, ewc
@@ -214,7 +218,7 @@ class EWC(MemoryFiles):
             >>> handle.remove()
         """
         selected = self._parameters.selected()
-        return self._attachments.attach(optimizer, how, selected, self._start_pull)
+        return self._attachments.attach(optimizer, how, selected, self._start_pull, compiled)
 
     @contextmanager
     def without(self, *tasks: str) -> Iterator[None]:

@@ -25,17 +25,14 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ewc.block_pull import pull_on_block
+from ewc.compiled_pull import check_compiler, pull_compiled
 from ewc.pull_checks import StrengthCheck
 from ewc.pull_state import PullState, combined
+from ewc.pulled_parameters import pulled_blocks, pulled_groups
 from ewc.sharding import assembled, shards
-from ewc.step_size import (
-    CORRECTIONS,
-    How,
-    StepSize,
-    pulled_blocks,
-    pulled_groups,
-    step_size_rule,
-)
+from ewc.step_size.rules import needs_whole_parameters, step_size_rule
+from ewc.step_size.step import How
 
 
 class Pull:
@@ -48,9 +45,11 @@ class Pull:
         how: `"proximal"` or `"gradient"`.
         start_pull: called at every step; returns what to pull with.
         warned: the warnings that the memory has given, which the pull adds to.
+        compiled: whether to use the kernels of `ewc.compiled_pull`.
     """
 
     how: How
+    compiled: bool
     start_pull: Callable[[], PullState]
     warned: set[str]
     _shared: "_OptimizerPulls | None"
@@ -61,14 +60,18 @@ class Pull:
         how: How,
         start_pull: Callable[[], PullState],
         warned: set[str],
+        compiled: bool = False,
     ) -> None:
         if how not in get_args(How):
             raise ValueError(f"expected how='proximal' or how='gradient', got how={how!r}")
         if how == "proximal":
             step_size_rule(optimizer)  # raises for an optimizer that it does not know
-        self.__setstate__(
-            {"how": how, "start_pull": start_pull, "warned": warned, "optimizer": optimizer}
-        )
+        elif compiled:
+            raise ValueError("compiled=True is for how='proximal', got how='gradient'")
+        if compiled:
+            check_compiler(optimizer)
+        state = {"how": how, "start_pull": start_pull, "warned": warned, "compiled": compiled}
+        self.__setstate__({**state, "optimizer": optimizer})
 
     @property
     def attached(self) -> bool:
@@ -86,12 +89,13 @@ class Pull:
             "how": self.how,
             "start_pull": self.start_pull,
             "warned": self.warned,
+            "compiled": self.compiled,
             "optimizer": None if self._shared is None else self._shared.optimizer(),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.how, self.start_pull = state["how"], state["start_pull"]
-        self.warned = state["warned"]
+        self.warned, self.compiled = state["warned"], state["compiled"]
         self._shared = None
         if (optimizer := state["optimizer"]) is not None:
             if optimizer not in _BY_OPTIMIZER:
@@ -129,16 +133,14 @@ class _OptimizerPulls:
         if state is None or skipped is True:
             return
         self._strength_check.check_proximal(optimizer, state, self.pulls[0].warned)
-        rule = step_size_rule(optimizer)
+        rule, whole = step_size_rule(optimizer), needs_whole_parameters(optimizer)
+        compiled = any(pull.compiled for pull in self.pulls)
+        share = 1 - skipped if isinstance(skipped, Tensor) else 1.0
         for group, block in pulled_blocks(optimizer, state):
-            step = rule(group, block.parameters, block.states)
-            if step.rate > 0:
-                weights = pull_weights(block.precisions, step, state.strength)
-                if isinstance(skipped, Tensor):
-                    torch._foreach_mul_(weights, 1 - skipped)
-                if (correct := CORRECTIONS.get(rule)) is not None:
-                    correct(group, block, step, weights)
-                _lerp_(block.parameters, block.anchors, weights)
+            if compiled:
+                block = pull_compiled(rule, group, block, state.strength, share)
+            for piece in block.cut(whole=whole):
+                pull_on_block(rule, group, piece, state.strength, share)
 
     def _start_pulls(self, how: How) -> PullState | None:
         """Start the pulls of one kind and return their sum, which is cached while nothing changes.
@@ -178,7 +180,7 @@ class _OptimizerPulls:
         if state is None:
             return None
         self._strength_check.check_gradient(optimizer, state, self.pulls[0].warned)
-        for _, group, names in pulled_groups(optimizer, state):
+        for group, names in pulled_groups(optimizer, state):
             # Still to come: the division by a GradScaler's scale if fused, the sign if maximizing.
             scale = getattr(optimizer, "grad_scale", None)
             factor = state.strength * (1.0 if scale is None else float(scale))
@@ -202,20 +204,6 @@ class _OptimizerPulls:
 _BY_OPTIMIZER: WeakKeyDictionary[Optimizer, _OptimizerPulls] = WeakKeyDictionary()
 
 
-def pull_weights(precisions: list[Tensor], step: StepSize, strength: float) -> list[Tensor]:
-    """Return w = ηλP / (1 + ηλP) for the pull θ ← θ + w (m − θ).
-
-    With η = rate / scale that is P / (P + scale / (rate · λ)). A rate · λ beyond 1e18 cannot make
-    the pull any stiffer, and with that bound the divisor does not vanish where P = 0.
-    """
-    softness = 1 / min(step.rate * strength, 1e18)
-    if step.scale is None:
-        total = torch._foreach_add(precisions, softness)
-    else:
-        total = torch._foreach_add(precisions, step.scale, alpha=softness)
-    return list(torch._foreach_div(precisions, total))
-
-
 def _same(before: list[PullState], now: list[PullState]) -> bool:
     return len(before) == len(now) and all(
         a.well is b.well
@@ -234,13 +222,3 @@ def _skipped(optimizer: Optimizer) -> bool | Tensor:
     if found_inf is None:
         return False
     return bool(found_inf) if found_inf.device.type == "cpu" else found_inf.clamp(max=1.0)
-
-
-def _lerp_(parameters: list[Tensor], anchors: list[Tensor], weights: list[Tensor]) -> None:
-    """θ ← θ + w (m − θ), computed in the anchors' type."""
-    pairs = list(zip(parameters, anchors, strict=True))
-    targets = [p if p.dtype == anchor.dtype else p.to(anchor.dtype) for p, anchor in pairs]
-    torch._foreach_lerp_(targets, anchors, weights)
-    for parameter, target in zip(parameters, targets, strict=True):
-        if target is not parameter:
-            parameter.copy_(target)

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ewc.blocks import blocks
+from ewc.blocks import Block
 from ewc.pull_state import PullState
+from ewc.pulled_parameters import pulled_groups
 from ewc.sharding import (
     any_nonzero,
     is_sharded,
@@ -22,7 +23,8 @@ from ewc.sharding import (
     shards,
     sum_of_shards,
 )
-from ewc.step_size import blocks_of, pulled_groups, stability_limit, step_size_rule
+from ewc.step_size.rules import needs_whole_parameters, step_size_rule
+from ewc.step_size.sgd import stability_limit
 from ewc.warnings import warn_of_divergence, warn_of_standstill, warn_of_unowned
 from ewc.wells import Well
 
@@ -98,7 +100,7 @@ class StrengthCheck:
         """Warn once, before the step, if a pull through the gradient overshoots and diverges."""
         if "divergence" in warned:
             return
-        for _, group, names in pulled_groups(optimizer, state):
+        for group, names in pulled_groups(optimizer, state):
             limit, rate = stability_limit(optimizer, group), group["lr"]
             if limit == math.inf or (isinstance(rate, Tensor) and rate.device.type != "cpu"):
                 continue  # reading a rate from another device would make every step wait for it
@@ -136,10 +138,11 @@ def surviving_share(optimizer: Optimizer, state: PullState) -> float:
         ]
         gradients = [_dense(own.grad) for own in local if own.grad is not None]
         states = [shard_values(optimizer.state.get(p, {})) for p in moved]
-        size = blocks_of(optimizer, moved[0].device)
         sums = [0.0, 0.0]
-        for block in blocks(local, states, precisions, gradients, size):
-            step = rule(group, block.parameters, block.states)
+        # The gradients are in the place of the anchors, to be cut like the rest.
+        everything = Block(local, [True] * len(local), states, precisions, gradients)
+        for block in everything.cut(whole=needs_whole_parameters(optimizer)):
+            step = rule(group, block.parameters, block.states).rooted()
             for index, (precision, gradient) in enumerate(
                 zip(block.precisions, block.anchors, strict=True)
             ):

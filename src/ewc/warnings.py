@@ -34,16 +34,23 @@ def warn(message: str) -> None:
     warnings.warn(message, EWCWarning, stacklevel=level)
 
 
-def warn_if_zero(fisher: Mapping[str, Tensor]) -> None:
-    """Warn if the Fisher is zero everywhere, or in a whole layer."""
-    is_used: dict[str, bool] = {}
-    for name, tensor in fisher.items():
-        layer = name.rpartition(".")[0] or name
-        is_used[layer] = is_used.get(layer, False) or any_nonzero(tensor)
-    unused = [layer for layer, used in is_used.items() if not used]
-    if len(unused) == len(is_used):
+def warn_if_zero(fisher: Mapping[str, Tensor], held: Mapping[str, Tensor]) -> None:
+    """Warn if the Fisher is zero everywhere, or in a whole layer that nothing else protects.
+
+    Args:
+        fisher: the Fisher of the new task.
+        held: the precision of the tasks before it.
+    """
+    used = {name: any_nonzero(tensor) for name, tensor in fisher.items()}
+    if not any(used.values()):
         warn("the Fisher is zero for every weight: this task will not be protected at all")
-    elif unused:
+        return
+    protected: dict[str, bool] = {}
+    for name in fisher:
+        layer = name.rpartition(".")[0] or name
+        now = used[name] or (name in held and any_nonzero(held[name]))
+        protected[layer] = protected.get(layer, False) or now
+    if unused := [layer for layer, is_protected in protected.items() if not is_protected]:
         layers = ", ".join(unused)
         warn(f"the Fisher is zero for all of {layers}: these layers will not be protected")
 

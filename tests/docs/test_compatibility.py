@@ -2,11 +2,13 @@
 
 import copy
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lion_pytorch
 import pytest
+import schedulefree
 import torch
 import transformers
 from support.trainers import tiny_gpt2
@@ -171,35 +173,21 @@ def test_an_architecture(name: str) -> None:
     assert 0 < energies[0] < 0.9 * energies[1]
 
 
-class Lion(Optimizer):
-    """θ ← θ − lr · sign(β₁ m + (1 − β₁) g), m ← β₂ m + (1 − β₂) g."""
-
-    def __init__(self, parameters: Iterable[nn.Parameter], lr: float) -> None:
-        super().__init__(parameters, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                m = self.state[parameter].setdefault("m", torch.zeros_like(parameter))
-                parameter.sub_(group["lr"] * (0.9 * m + 0.1 * parameter.grad).sign())
-                m.lerp_(parameter.grad, 0.01)
-
-
 OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
     "`SGD`": lambda p: torch.optim.SGD(p, lr=0.1),
     "`SGD` with momentum": lambda p: torch.optim.SGD(p, lr=0.02, momentum=0.9),
     "`Adam`": lambda p: torch.optim.Adam(p, lr=0.05),
     "`AdamW`": lambda p: torch.optim.AdamW(p, lr=0.05),
     "`AdamW`, fused": lambda p: torch.optim.AdamW(p, lr=0.05, fused=True),
+    "`NAdam`": lambda p: torch.optim.NAdam(p, lr=0.05),
+    "`RAdam`": lambda p: torch.optim.RAdam(p, lr=0.1),
     "`RMSprop`": lambda p: torch.optim.RMSprop(p, lr=0.02),
     "`Adagrad`": lambda p: torch.optim.Adagrad(p, lr=0.2),
     "`Adafactor`": lambda p: torch.optim.Adafactor(p, lr=0.1),
-    "`NAdam`": lambda p: torch.optim.NAdam(p, lr=0.05),
-    "`RAdam`": lambda p: torch.optim.RAdam(p, lr=0.1),
     "`LBFGS`": lambda p: torch.optim.LBFGS(p, lr=0.5, max_iter=5),
     "`Muon`": lambda p: torch.optim.Muon(p, lr=0.05),
-    "Lion, as an optimizer that `ewc` does not know": lambda p: Lion(p, lr=0.02),
+    "`Lion` of lion-pytorch": lambda p: lion_pytorch.Lion(p, lr=0.02),
+    "`AdamWScheduleFree` of schedulefree": lambda p: schedulefree.AdamWScheduleFree(p, lr=0.05),
 }
 
 
@@ -213,6 +201,8 @@ def distance_from_anchor(name: str, how: Any, strength: float) -> float:
     memory.anchor(1.0)
     optimizer = OPTIMIZERS[name](model.parameters())
     memory.attach(optimizer, how=how)
+    if hasattr(optimizer, "train"):  # schedule-free: gradients are taken elsewhere than results
+        optimizer.train()
 
     def closure() -> Tensor:
         optimizer.zero_grad()
@@ -226,6 +216,8 @@ def distance_from_anchor(name: str, how: Any, strength: float) -> float:
         else:
             closure()
             optimizer.step()
+    if hasattr(optimizer, "eval"):
+        optimizer.eval()
     return float((model.weight - anchor).norm().detach())
 
 

@@ -1,19 +1,22 @@
 """Blocks have every number of every parameter once, as views of at most the wanted size."""
 
+import pytest
 import torch
 from torch import Tensor, nn
 
-from ewc.blocks import CPU_BLOCK, DEVICE_BLOCK, Block, block_size, blocks
+from ewc.blocks import CPU_BLOCK, DEVICE_BLOCK, Block, block_size
 
 
-def cut(parameters: list[Tensor], size: int) -> list[Block]:
+def cut(parameters: list[Tensor], size: int, *, whole: bool = False) -> list[Block]:
     """Blocks of parameters whose state, precision and anchor are multiples of them."""
     states = [
         {"step": torch.tensor(3.0), "twice": 2 * p.detach(), "none": None} for p in parameters
     ]
     thrice, fourfold = ([factor * p.detach() for p in parameters] for factor in (3, 4))
-    with torch.no_grad():
-        return list(blocks(parameters, states, thrice, fourfold, size))
+    gradients = [p.grad is not None for p in parameters]
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ewc.blocks.block_size", lambda device: size)
+        return list(Block(parameters, gradients, states, thrice, fourfold).cut(whole=whole))
 
 
 def example() -> list[Tensor]:
@@ -48,6 +51,20 @@ def test_small_parameters_share_a_block_and_large_ones_are_cut_by_rows() -> None
     assert sizes == [[6], [6], [6], [3, 5], [1], [48], [48], [40], [0]]
     assert [block.gradients for block in cut(example(), size=8)][3] == [False, True]
     assert len(cut(example(), size=1000)) == 1
+
+
+def test_whole_parameters_are_not_cut_but_share_blocks() -> None:
+    sizes = [[p.numel() for p in block.parameters] for block in cut(example(), 8, whole=True)]
+    assert sizes == [[21], [5, 1], [96], [40], [0]]
+    assert list(Block([], [], [], [], []).cut()) == []
+
+
+def test_chosen_entries_of_a_block() -> None:
+    (block,) = cut(example(), size=1000)
+    chosen = block.only([4, 1])
+    assert [p.numel() for p in chosen.parameters] == [40, 5]
+    assert chosen.gradients == [False, True]
+    assert torch.equal(chosen.anchors[0], 4 * chosen.parameters[0])
 
 
 def test_each_thread_has_its_part_of_a_block() -> None:

@@ -7,7 +7,18 @@ import pytest
 import torch
 from support.held_regression import STRENGTH, Problem, one_step, train
 from torch import Tensor, nn
-from torch.optim import LBFGS, SGD, Adam, AdamW, Optimizer, RMSprop, SparseAdam
+from torch.optim import (
+    LBFGS,
+    SGD,
+    Adagrad,
+    Adam,
+    AdamW,
+    NAdam,
+    Optimizer,
+    RAdam,
+    RMSprop,
+    SparseAdam,
+)
 
 import ewc
 from ewc.pull import _skipped
@@ -29,6 +40,8 @@ OPTIMIZERS: dict[str, Make] = {
     "amsgrad": lambda m: Adam(m.parameters(), lr=0.3, eps=0.1, betas=(0.8, 0.9), amsgrad=True),
     "fused adam": lambda m: Adam(m.parameters(), lr=0.03, eps=0.1, betas=(0.8, 0.9), fused=True),
     "adamw": lambda m: AdamW(m.parameters(), lr=0.03, eps=0.1, betas=(0.8, 0.9), weight_decay=0.0),
+    "nadam": lambda m: NAdam(m.parameters(), lr=0.03, eps=0.1, betas=(0.8, 0.9)),
+    "radam": lambda m: RAdam(m.parameters(), lr=0.03, eps=0.1, betas=(0.8, 0.9)),
     "rmsprop": lambda m: RMSprop(m.parameters(), lr=0.03, eps=0.1, alpha=0.9),
     "rmsprop momentum": lambda m: RMSprop(
         m.parameters(), lr=0.03, eps=0.1, alpha=0.9, momentum=0.5
@@ -62,6 +75,8 @@ def test_weight_decay_stays_part_of_the_objective(how: str) -> None:
     for make in (
         lambda m: SGD(m.parameters(), lr=0.1, momentum=0.8, weight_decay=0.3),
         lambda m: Adam(m.parameters(), lr=0.03, eps=0.1, betas=(0.8, 0.9), weight_decay=0.3),
+        lambda m: NAdam(m.parameters(), lr=0.03, eps=0.1, betas=(0.8, 0.9), weight_decay=0.3),
+        lambda m: RAdam(m.parameters(), lr=0.03, eps=0.1, betas=(0.8, 0.9), weight_decay=0.3),
         lambda m: RMSprop(m.parameters(), lr=0.03, eps=0.1, alpha=0.9, weight_decay=0.3),
     ):
         problem = Problem()
@@ -178,7 +193,7 @@ def test_weights_without_a_gradient_go_to_their_anchor(make: Make) -> None:
     torch.testing.assert_close(problem.model.bias.detach(), anchor, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("make", [Adam, AdamW, RMSprop])
+@pytest.mark.parametrize("make", [Adam, AdamW, NAdam, RAdam, RMSprop, Adagrad])
 def test_unheld_weights_without_a_gradient_stay_with_eps_zero(
     make: Callable[..., Optimizer],
 ) -> None:
@@ -288,7 +303,7 @@ def test_blocks_of_any_size_are_pulled_as_the_whole(
     torch.manual_seed(0)
     x, weights = torch.randn(20, 6), {}
     for size in (4, 1000):
-        monkeypatch.setattr("ewc.step_size.block_size", lambda device, size=size: size)
+        monkeypatch.setattr("ewc.blocks.block_size", lambda device, size=size: size)
         torch.manual_seed(1)
         model = nn.Linear(6, 5, dtype=torch.float64)
         memory = ewc.EWC(model, strength=3.0)

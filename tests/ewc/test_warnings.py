@@ -41,6 +41,29 @@ def test_a_dead_layer_is_named(model):
         EWC(model, strength=1.0).consolidate(batches())
 
 
+@pytest.mark.parametrize(("decay", "told"), [(1.0, []), (0.5, []), (0.0, ["heads.A"])])
+def test_a_head_that_an_earlier_task_holds_is_not_named(decay, told):
+    class Heads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.heads = nn.ModuleDict({task: nn.Linear(3, 2) for task in "AB"})
+
+        def forward(self, x):
+            return self.heads[self.task](x)
+
+    model = Heads()
+    memory = EWC(model, strength=1.0, decay=decay)
+    model.task = "A"
+    with pytest.warns(EWCWarning, match=r"zero for all of heads\.B: "):
+        memory.consolidate(batches(), task="A")
+    model.task = "B"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        memory.consolidate(batches(), task="B")
+    assert [str(one.message).split(":")[0].removeprefix("the Fisher is zero for all of ")
+            for one in caught] == told  # fmt: skip
+
+
 def test_weights_that_moved_without_any_pull_are_told(model):
     memory = EWC(model, strength=1.0)
     memory.consolidate(batches())

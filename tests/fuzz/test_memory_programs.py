@@ -5,10 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
+import ewc.block_pull
 import ewc.memory
 import ewc.pull
 import ewc.step_size
 import ewc.wells
+from ewc.step_size import rules
 from ewc.task_wells import TaskWells
 from ewc.wells import Well
 from fuzz.memory_programs import Mismatch, Operation, execute, program, run, shrink
@@ -48,11 +50,11 @@ def with_momentum_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     def plain(group: dict, parameters: object, states: object) -> ewc.step_size.StepSize:
         return ewc.step_size.StepSize(group["lr"])
 
-    monkeypatch.setattr(ewc.step_size, "_RULES", dict.fromkeys(ewc.step_size._RULES, plain))
+    monkeypatch.setattr(rules, "_RULES", dict.fromkeys(rules._RULES, plain))
 
 
 def without_corrections(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ewc.pull, "CORRECTIONS", {})
+    monkeypatch.setattr(ewc.block_pull, "CORRECTIONS", {})
 
 
 def with_copies_that_do_not_pull(monkeypatch: pytest.MonkeyPatch) -> None:

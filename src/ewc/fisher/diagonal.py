@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ewc.fisher.batches import FisherBatch, read_batches
 from ewc.fisher.datasets import Collate, as_batches
@@ -92,6 +93,7 @@ def fisher_diagonal(
         raise ValueError(f"max_samples must be at least 1, not {max_samples}")
     selected = select_parameters(model, parameters)
     check_parameters(selected)
+    check_batch_norms(model)
     processes = find_processes(model, process_group)
     model = unwrap(model)
     sharded = any(map(is_sharded, model.parameters()))
@@ -147,4 +149,16 @@ def check_parameters(parameters: Mapping[str, nn.Parameter]) -> None:
             raise TypeError(
                 f"the Fisher of a complex parameter is not defined here: leave out {name!r} "
                 f"with parameters='!{name}'"
+            )
+
+
+def check_batch_norms(model: nn.Module) -> None:
+    """Raise for batch norm without running statistics: a sample alone has none of its own."""
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and module.running_mean is None:
+            raise ValueError(
+                f"the module {name!r} is a {type(module).__name__} without running statistics: "
+                "its outputs depend on the other samples of the batch, and the Fisher is that of "
+                "single samples; use track_running_stats=True and train with it, or a GroupNorm "
+                "or LayerNorm instead"
             )

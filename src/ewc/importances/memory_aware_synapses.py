@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ewc.fisher.absolute_pass import AbsolutePass
 from ewc.fisher.batches import read_batches
 from ewc.fisher.datasets import Collate, as_batches
-from ewc.fisher.diagonal import add_batches, check_parameters
+from ewc.fisher.diagonal import add_batches, check_batch_norms, check_parameters
 from ewc.fisher.preserve import preserved
 from ewc.parameters import ParameterSelection, select_parameters, unwrap
 from ewc.processes import ProcessGroup, find_processes
@@ -62,6 +62,7 @@ def memory_aware_synapses(
         raise ValueError(f"max_samples must be at least 1, not {max_samples}")
     selected = select_parameters(model, parameters)
     check_parameters(selected)
+    check_batch_norms(model)
     processes = find_processes(model, process_group)
     model = unwrap(model)
     if any(map(is_sharded, model.parameters())):

@@ -1,6 +1,8 @@
 """What `fisher_diagonal` promises: its options, its scale, its types, and what it refuses."""
 
 import warnings
+from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -224,3 +226,31 @@ def test_labels_that_are_all_ignored_are_refused() -> None:
 def test_parameters_without_a_shape_are_named() -> None:
     with pytest.raises(ValueError, match="'weight' has no shape yet"):
         ewc.fisher_diagonal(nn.LazyLinear(3), [torch.randn(5, 4)])
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d, nn.SyncBatchNorm])
+def test_batch_norm_without_statistics_is_refused_by_name(norm: type[nn.Module]) -> None:
+    inner = nn.Sequential(nn.Linear(4, 6), norm(6, track_running_stats=False))
+    model = nn.Sequential(inner, nn.Linear(6, 3))
+    memory = ewc.EWC(model, strength=1.0)
+
+    def batches() -> Iterator[Tensor]:
+        raise AssertionError("read although nothing can come of it")
+        yield torch.randn(8, 4)
+
+    kind = norm.__name__
+    for compute in (memory.consolidate, partial(ewc.fisher_diagonal, model)):
+        with pytest.raises(
+            ValueError, match=rf"module '0\.1' is a {kind} without running stat.*use"
+        ):
+            compute(batches())
+    with pytest.raises(ValueError, match="without running statistics"):
+        ewc.importances.memory_aware_synapses(model, batches())
+    assert memory.tasks == ()
+    assert model.training
+
+
+def test_instance_norm_is_no_batch_norm() -> None:
+    norm = nn.InstanceNorm1d(6, affine=True)
+    model = nn.Sequential(nn.Linear(5, 5), norm, nn.Flatten(), nn.Linear(30, 3))
+    assert "1.weight" in ewc.fisher_diagonal(model, [torch.randn(8, 6, 5)])
