@@ -20,7 +20,7 @@ def fisher_overlap(f1: Mapping[str, Tensor], f2: Mapping[str, Tensor]) -> float:
 
     Example:
         >>> import torch, ewc
-        >>> ewc.fisher_overlap({"w": torch.tensor([1.0, 0.0])}, {"w": torch.tensor([2.0, 0.0])})
+        >>> ewc.fisher_overlap({"w": torch.tensor([1.0, 0.0])}, {"w": torch.tensor([4.0, 0.0])})
         1.0
     """
     _check_same(f1, f2)
