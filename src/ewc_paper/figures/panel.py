@@ -6,7 +6,7 @@ an entry of the legend and, on the page, a switch.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
@@ -128,8 +128,17 @@ class Note:
 
 
 @dataclass(frozen=True)
+class Film:
+    """Pictures of an agent at play: gray frames (time, height, width), each shown for a while."""
+
+    label: str
+    frames: NDArray[np.uint8]
+    milliseconds: int
+
+
+@dataclass(frozen=True)
 class Panel:
-    """One pair of axes.
+    """One pair of axes, or films side by side.
 
     Args:
         title: what this panel shows, of several; also its switch on the page.
@@ -143,8 +152,8 @@ class Panel:
         note: a remark above the panel.
     """
 
-    x_label: str
-    y_label: str
+    x_label: str = ""
+    y_label: str = ""
     title: str = ""
     series: Sequence[Series] = ()
     levels: Sequence[Level] = ()
@@ -152,6 +161,7 @@ class Panel:
     boxes: Sequence[Box] = ()
     regions: Sequence[Region] = ()
     notes: Sequence[Note] = ()
+    films: Sequence[Film] = ()
     borders: Sequence[float] = ()
     x_log: bool = False
     x_limits: tuple[float, float] | None = None
@@ -174,4 +184,4 @@ class Figure:
     name: str
     title: str
     caption: str
-    panels: Sequence[Panel] = field(default=())
+    panels: Sequence[Panel]

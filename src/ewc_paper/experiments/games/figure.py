@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.table import Table
 
 from ewc_paper.experiments.games.by_game import by_game
-from ewc_paper.experiments.games.clips import CLIP_FILES, check_clip, draw_clips
+from ewc_paper.experiments.games.clips import CLIP_FILES, check_clip, clip_panels, draw_clips
 from ewc_paper.experiments.games.curves import (
     draw_schedule,
     draw_totals,
@@ -95,6 +95,10 @@ TEXTS = {
         "One row per context; colors are the games being played. Each game should have a row of "
         "its own.",
     ),
+    "games-clips": (
+        "The agents at play",
+        "The first network of each arm, after training; all arms of a game play side by side.",
+    ),
 }
 
 LAYOUT = Layout(
@@ -125,6 +129,7 @@ def figures(run: RunDirectory) -> list[Figure]:
         panels["games-by-game"] = score_panels(networks)
     if recognizing := _recognizing(arms):
         panels["games-recognition"] = [recognition_panel(recognizing)]
+    panels["games-clips"] = clip_panels(networks)
     return [Figure(name, *TEXTS[name], found) for name, found in panels.items() if found]
 
 

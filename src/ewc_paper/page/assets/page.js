@@ -1,0 +1,415 @@
+// Draws the figures of the page from the data in it, with switches; computes nothing.
+// Plot (Observable, on D3) makes the axes, marks and tips. Texts are only ever set as text.
+(() => {
+  "use strict";
+
+  const off = new Set(); // keys of switches that are off, and of seeds that are on
+  const SYMBOLS = {
+    o: "circle", s: "square", "^": "triangle", D: "diamond", d: "diamond2", P: "plus", X: "times",
+    x: "times", "*": "star",
+    v: { draw: (context, size) => d3.symbolTriangle.draw(flipped(context), size) },
+  };
+  const STROKED = new Set(["x", "X", "P"]); // drawn as strokes, without a filling
+
+  function flipped(context) {
+    return {
+      moveTo: (x, y) => context.moveTo(x, -y),
+      lineTo: (x, y) => context.lineTo(x, -y),
+      closePath: () => context.closePath(),
+    };
+  }
+
+  function make(name, attributes = {}, ...children) {
+    const svg = ["svg", "line", "path"].includes(name);
+    const element = svg
+      ? document.createElementNS("http://www.w3.org/2000/svg", name)
+      : document.createElement(name);
+    for (const [key, value] of Object.entries(attributes)) {
+      if (value !== null && value !== undefined && value !== false) element.setAttribute(key, value);
+    }
+    element.append(...children.filter((child) => child !== null));
+    return element;
+  }
+
+  // A color is a variable on the figure, so that light and dark need no new drawing.
+  function color(figure, mark) {
+    const name = `--c-${mark.color.slice(1)}`;
+    figure.style.setProperty(name, `light-dark(${mark.color}, ${mark.dark})`);
+    return `var(${name})`;
+  }
+
+  const short = (value) =>
+    Math.abs(value) >= 1e4 ? d3.format(".4~s")(value) : d3.format(".4~g")(value);
+  const finite = (value) => value !== null && value !== undefined;
+
+  // ---- marks -------------------------------------------------------------------------------
+
+  function symbolOf(mark) {
+    return SYMBOLS[mark.symbol] ?? "circle";
+  }
+
+  function dotStyle(paint, mark, r) {
+    return STROKED.has(mark.symbol)
+      ? { symbol: symbolOf(mark), stroke: paint, fill: "none", strokeWidth: 1.8, r }
+      : { symbol: symbolOf(mark), fill: paint, stroke: "none", r };
+  }
+
+  function points(mark, values) {
+    return mark.x.map((x, place) => ({ x, y: values[place], place }));
+  }
+
+  function lineMarks(figure, panel, mark, seedsShown) {
+    const paint = color(figure, mark);
+    const curve = mark.steps ? "step-after" : "linear";
+    const style = { x: "x", y: "y", curve, stroke: paint, strokeDasharray: mark.dash.join(" ") };
+    const marks = [];
+    for (const [seed, values] of Object.entries(mark.seeds)) {
+      if (Object.keys(mark.seeds).length > 1 && seedsShown.has(seed)) {
+        marks.push(Plot.line(points(mark, values), { ...style, strokeWidth: 1, strokeOpacity: 0.75 }));
+        marks.push(tip(panel, mark, points(mark, values), (p) => `${mark.label}, ${seed}`, (p) => short(p.y)));
+      }
+    }
+    if (!seedsShown.has("mean")) return marks;
+    const mean = points(mark, mark.mean);
+    if (mark.deviation) {
+      const band = mean.filter((p) => finite(p.y) && finite(mark.deviation[p.place]));
+      marks.unshift(Plot.areaY(band, {
+        x: "x",
+        y1: (p) => p.y - mark.deviation[p.place],
+        y2: (p) => p.y + mark.deviation[p.place],
+        fill: paint,
+        fillOpacity: 0.16,
+      }));
+    }
+    marks.push(Plot.line(mean, { ...style, strokeWidth: mark.width * 1.3 }));
+    const shown = { all: mean, end: mean.slice(-1), none: [] }[mark.markers].filter((p) => finite(p.y));
+    marks.push(Plot.dot(shown, { x: "x", y: "y", ...dotStyle(paint, mark, 3.4) }));
+    const spread = (p) =>
+      mark.deviation && finite(mark.deviation[p.place]) ? ` ± ${short(mark.deviation[p.place])}` : "";
+    marks.push(tip(panel, mark, mean, () => mark.label, (p) => short(p.y) + spread(p)));
+    return marks;
+  }
+
+  function tip(panel, mark, data, name, value) {
+    return Plot.tip(data.filter((p) => finite(p.y)), Plot.pointer({
+      x: "x",
+      y: "y",
+      title: (p) => `${name(p)}\n${value(p)}\n${short(p.x)} ${panel.x.label.split(/[;(]/)[0].trim()}`,
+      fontSize: 12,
+      maxRadius: 30,
+    }));
+  }
+
+  function boxMarks(figure, boxes) {
+    return boxes.map((box) => Plot.rect([box], {
+      x1: (b) => b.x[0],
+      x2: (b) => b.x[1],
+      ...(box.y ? { y1: (b) => b.y[0], y2: (b) => b.y[1] } : {}),
+      fill: color(figure, box),
+      fillOpacity: box.opacity,
+      inset: 0,
+      title: (b) => b.label || null,
+    }));
+  }
+
+  function regionMarks(figure, region) {
+    const paint = color(figure, region);
+    const data = region.rings.flatMap((ring, z) => ring.map(([x, y]) => ({ x, y, z })));
+    return [
+      Plot.line(data, { x: "x", y: "y", fill: paint, fillOpacity: 0.55, stroke: "currentColor", strokeWidth: 0.6, z: "z", curve: "linear-closed" }),
+    ];
+  }
+
+  function levelMark(figure, level) {
+    const paint = color(figure, level);
+    const style = { stroke: paint, strokeDasharray: level.dash.join(" "), strokeWidth: level.width * 1.3 };
+    const title = () => `${level.label}: ${short(level.value)}`;
+    return level.upright
+      ? Plot.ruleX([level.value], { ...style, title })
+      : Plot.ruleY([level.value], { ...style, title });
+  }
+
+  function dotMarks(figure, panel, mark) {
+    const paint = color(figure, mark);
+    const data = mark.x.map((x, place) => ({ x, y: mark.y[place] }));
+    const row = (p) => panel.y.names[Math.round(p.y)] ?? short(p.y);
+    return [
+      Plot.dot(data, { x: "x", y: "y", ...dotStyle(paint, mark, mark.small ? 2.2 : 5), opacity: mark.small ? 0.6 : 1 }),
+      mark.small ? null : tip(panel, mark, data, () => mark.label, row),
+    ];
+  }
+
+  // ---- panels ------------------------------------------------------------------------------
+
+  function chart(figure, panel, width, state) {
+    const shown = (mark) => !mark.label || !state.hidden.has(mark.label);
+    const names = panel.y.names;
+    const [low, high] = panel.y.limits;
+    const marks = [
+      Plot.axisX({ label: panel.x.label, labelArrow: "none", labelAnchor: "center", ticks: Math.max(3, Math.round(width / 90)), tickFormat: short }),
+      names.length
+        ? Plot.axisY({ label: panel.y.label || null, labelArrow: "none", ticks: d3.range(names.length), tickFormat: (row) => names[row], textOverflow: "ellipsis", lineWidth: 14 })
+        : Plot.axisY({ label: panel.y.label || null, labelArrow: "none", tickFormat: short }),
+      names.length ? null : Plot.gridY({ strokeOpacity: 0.1 }),
+      ...boxMarks(figure, panel.boxes.filter(shown)),
+      ...panel.regions.filter(shown).flatMap((region) => regionMarks(figure, region)),
+      panel.borders.length ? Plot.ruleX(panel.borders, { strokeOpacity: 0.35, strokeDasharray: "1 3" }) : null,
+      ...panel.levels.filter(shown).map((level) => levelMark(figure, level)),
+      ...panel.series.filter(shown).flatMap((mark) => lineMarks(figure, panel, mark, state.seeds)),
+      ...panel.dots.filter(shown).flatMap((mark) => dotMarks(figure, panel, mark)),
+      ...panel.notes.map((note) => Plot.text([note], { x: "x", y: "y", text: "text", fill: color(figure, note), lineAnchor: "top", fontSize: 13 })),
+    ];
+    const y = names.length
+      ? { domain: [names.length - 0.5, -0.5] }
+      : { domain: domainOf(panel, low, high), nice: !finite(low) && !finite(high) };
+    const svg = Plot.plot({
+      className: "plot",
+      width,
+      height: names.length ? 70 + Math.max(names.length, 2) * (panel.dots.length > names.length * 2 ? 54 : 30) : Math.max(230, Math.min(360, width * 0.55)),
+      marginLeft: names.length > 0 && panel.y.label === "" ? 118 : 50,
+      marginBottom: 42,
+      marginRight: 14,
+      clip: "frame",
+      style: null,
+      ariaLabel: panel.summary,
+      x: { type: panel.x.log ? "log" : "linear", ...(panel.x.limits ? { domain: panel.x.limits } : {}) },
+      y: { ...y },
+      marks,
+    });
+    svg.querySelector("style")?.remove(); // page.css has these rules; the policy forbids others
+    svg.setAttribute("role", "img");
+    for (const part of svg.querySelectorAll("[aria-label], [aria-description]")) {
+      part.removeAttribute("aria-label"); // parts of a picture; the picture has its own
+      part.removeAttribute("aria-description");
+    }
+    return svg;
+  }
+
+  // The limits that are given, and those of the marks for the others.
+  function domainOf(panel, low, high) {
+    const values = [
+      ...panel.series.flatMap((mark) => [
+        ...Object.values(mark.seeds).flat(),
+        ...mark.mean.flatMap((value, place) => {
+          const spread = mark.deviation?.[place] ?? 0;
+          return finite(value) ? [value - spread, value + spread] : [];
+        }),
+      ]),
+      ...panel.levels.filter((level) => !level.upright).map((level) => level.value),
+      ...panel.dots.flatMap((mark) => mark.y),
+    ].filter(finite);
+    const [least, most] = values.length ? d3.extent(values) : [0, 1];
+    const pad = least === most ? Math.abs(least) / 10 || 1 : (most - least) * 0.04;
+    return [low ?? least - pad, high ?? most + pad];
+  }
+
+  function drawPanel(figure, panel, state) {
+    const holder = make("div", { class: "panel" });
+    if (panel.title) holder.append(make("h4", {}, panel.title));
+    if (panel.note) holder.append(make("p", { class: "note" }, panel.note));
+    if (panel.films.length) holder.append(player(panel, state));
+    else holder.append(make("div", { class: "drawing" }));
+    return holder;
+  }
+
+  function redraw(figure, data, state) {
+    const holder = figure.querySelector(".panels");
+    const panels = data.panels.filter((panel) => !state.hidden.has(`panel ${panel.title}`));
+    const films = panels.some((panel) => panel.films.length);
+    holder.classList.toggle("one", panels.length === 1);
+    const drawn = panels.map((panel) => drawPanel(figure, panel, state));
+    holder.replaceChildren(...drawn);
+    if (films) return;
+    drawn.forEach((one, place) => {
+      const width = Math.max(240, Math.floor(one.clientWidth || 600));
+      one.querySelector(".drawing").append(chart(figure, panels[place], width, state));
+    });
+  }
+
+  // ---- films -------------------------------------------------------------------------------
+
+  function player(panel, state) {
+    const films = panel.films.filter((film) => !state.hidden.has(film.label));
+    const last = Math.max(0, ...films.map((film) => film.frames - 1));
+    const screens = films.map((film) => screen(film, panel.title));
+    const show = (frame) => screens.forEach((one) => one.show(frame));
+    const name = `of ${panel.title}`;
+    const slider = make("input", { type: "range", min: 0, max: last, value: 0, "aria-label": `picture ${name}` });
+    const button = make("button", { type: "button", "aria-label": `play ${name}` }, "Play");
+    let timer = null;
+    const stop = () => {
+      clearInterval(timer);
+      timer = null;
+      button.textContent = "Play";
+      button.setAttribute("aria-label", `play ${name}`);
+    };
+    const start = () => {
+      timer = setInterval(() => {
+        if (!button.isConnected) return stop();
+        slider.value = Number(slider.value) >= last ? 0 : Number(slider.value) + 1;
+        show(Number(slider.value));
+      }, films[0]?.milliseconds ?? 70);
+      button.textContent = "Pause";
+      button.setAttribute("aria-label", `pause ${name}`);
+    };
+    button.addEventListener("click", () => (timer === null ? start() : stop()));
+    slider.addEventListener("input", () => show(Number(slider.value)));
+    return make("div", {},
+      make("div", { class: "films" }, ...screens.map((one) => one.element)),
+      make("div", { class: "player" }, button, slider));
+  }
+
+  function screen(film, title) {
+    const label = `${film.label} playing ${title}`;
+    const canvas = make("canvas", { width: film.width, height: film.height, role: "img", "aria-label": label });
+    const picture = new Image();
+    const show = (frame) => {
+      const place = Math.min(frame, film.frames - 1); // a shorter film stays at its end
+      const [column, row] = [place % film.columns, Math.floor(place / film.columns)];
+      const [w, h] = [film.width, film.height];
+      canvas.getContext("2d").drawImage(picture, column * w, row * h, w, h, 0, 0, w, h);
+    };
+    picture.addEventListener("load", () => show(0));
+    picture.src = film.source;
+    return { show, element: make("div", {}, canvas, film.label) };
+  }
+
+  // ---- switches ----------------------------------------------------------------------------
+
+  function swatch(figure, mark) {
+    const paint = mark.color ? color(figure, mark) : "currentColor";
+    const svg = make("svg", { class: "swatch", viewBox: "0 0 36 16", "aria-hidden": "true" });
+    if (mark.dash && !mark.dotsOnly) {
+      const line = make("line", { x1: 0, x2: 36, y1: 8, y2: 8, "stroke-width": 2.4, "stroke-dasharray": mark.dash.map((one) => one * 1.4).join(" ") });
+      line.style.stroke = paint;
+      svg.append(line);
+    }
+    if (!mark.dash || (mark.symbol && mark.markers !== "none")) {
+      const type = mark.dash ? symbolOf(mark) : "square";
+      const kind = typeof type === "string" ? d3[`symbol${type[0].toUpperCase()}${type.slice(1)}`] : type;
+      const path = make("path", { d: d3.symbol(kind, mark.dash ? 48 : 150)(), transform: "translate(18,8)" });
+      path.style[STROKED.has(mark.symbol) ? "stroke" : "fill"] = paint;
+      if (STROKED.has(mark.symbol)) path.style.strokeWidth = "2px";
+      svg.append(path);
+    }
+    return svg;
+  }
+
+  // One switch per label, in the order of the marks; lines look like lines, boxes like boxes.
+  function labelled(data) {
+    const found = new Map();
+    for (const panel of data.panels) {
+      const dots = panel.dots.map((mark) => ({ ...mark, dotsOnly: true, markers: "all" }));
+      const levels = panel.levels.map((mark) => ({ ...mark, markers: "none" }));
+      for (const mark of [...panel.series, ...dots, ...levels, ...panel.regions, ...panel.boxes]) {
+        if (mark.label && !found.has(mark.label)) found.set(mark.label, mark);
+      }
+      for (const film of panel.films) if (!found.has(film.label)) found.set(film.label, null);
+    }
+    return found;
+  }
+
+  function switches(figure, data, state, change) {
+    const groups = [];
+    const group = (title, entries) => {
+      if (entries.length > 1) groups.push(make("fieldset", {}, make("legend", {}, title), ...entries));
+    };
+    const toggle = (key, name, on, act, picture = null) => {
+      const box = make("input", { type: "checkbox", "data-key": `${figure.id} ${key}` });
+      box.checked = on;
+      box.addEventListener("change", () => { act(box.checked); change(); });
+      return make("label", {}, box, picture, name);
+    };
+    const hide = (key) => (on) => {
+      state.hidden[on ? "delete" : "add"](key);
+      off[on ? "delete" : "add"](`${figure.id} hide ${key}`);
+    };
+    const marks = [...labelled(data)];
+    group("Show", marks.map(([label, mark]) =>
+      toggle(label, label, !state.hidden.has(label), hide(label), mark && swatch(figure, mark))));
+    const titles = [...new Set(data.panels.map((panel) => panel.title).filter(Boolean))];
+    group("Panels", titles.map((title) =>
+      toggle(`panel ${title}`, title, !state.hidden.has(`panel ${title}`), hide(`panel ${title}`))));
+    const seeds = [...new Set(data.panels.flatMap((panel) => panel.series.flatMap((mark) =>
+      Object.keys(mark.seeds).length > 1 ? Object.keys(mark.seeds) : [])))];
+    if (seeds.length) {
+      const act = (seed) => (on) => {
+        state.seeds[on ? "add" : "delete"](seed);
+        off[on === (seed === "mean") ? "delete" : "add"](`${figure.id} seed ${seed}`);
+      };
+      group("Seeds", ["mean", ...seeds].map((seed) =>
+        toggle(`seed ${seed}`, seed === "mean" ? "mean ± deviation" : seed, state.seeds.has(seed), act(seed))));
+    }
+    figure.querySelector(".switches").replaceChildren(...groups);
+  }
+
+  // What the switches say; kept in `off`, so that a newer version of the page looks the same.
+  function stateOf(figure) {
+    const kept = (kind) => [...off].filter((key) => key.startsWith(`${figure.id} ${kind} `))
+      .map((key) => key.slice(`${figure.id} ${kind} `.length));
+    const seeds = new Set(kept("seed"));
+    if (seeds.has("mean")) seeds.delete("mean");
+    else seeds.add("mean");
+    return { hidden: new Set(kept("hide")), seeds };
+  }
+
+  // ---- the page ----------------------------------------------------------------------------
+
+  const resizing = new ResizeObserver((entries) => {
+    for (const { target } of entries) {
+      if (target.clientWidth !== target.drawnAt) {
+        target.drawnAt = target.clientWidth;
+        target.draw();
+      }
+    }
+  });
+
+  function start(root) {
+    for (const figure of root.querySelectorAll("figure.chart")) {
+      const data = JSON.parse(figure.querySelector("script").textContent);
+      const state = stateOf(figure);
+      figure.draw = () => redraw(figure, data, state);
+      switches(figure, data, state, figure.draw);
+      figure.drawnAt = figure.clientWidth;
+      figure.draw();
+      resizing.observe(figure);
+    }
+  }
+
+  // ---- a run that goes on ------------------------------------------------------------------
+
+  let version = null;
+
+  async function look() {
+    const status = document.querySelector(".live");
+    try {
+      const answer = await fetch(location.pathname, { cache: "no-cache" });
+      const latest = answer.headers.get("ETag");
+      if (answer.ok && version !== null && latest !== version) replace(await answer.text());
+      if (answer.ok) version = latest;
+      status.textContent = "This page follows the run.";
+    } catch {
+      status.textContent = "The server has ended: this is the last state that was seen.";
+    }
+    setTimeout(look, 2000);
+  }
+
+  // Take over the content of the newer page, and keep what the reader has opened and chosen.
+  function replace(text) {
+    const newer = new DOMParser().parseFromString(text, "text/html").querySelector("main");
+    const main = document.querySelector("main");
+    if (!newer) return;
+    const open = [...main.querySelectorAll("details")].map((one) => one.open);
+    const focused = document.activeElement?.dataset?.key;
+    main.replaceChildren(...newer.childNodes);
+    main.querySelectorAll("details").forEach((one, place) => { one.open = open[place] ?? false; });
+    start(main);
+    if (focused) main.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
+  }
+
+  start(document);
+  if (document.documentElement.hasAttribute("data-live")) {
+    document.body.append(make("p", { class: "live", role: "status" }));
+    look();
+  }
+})();

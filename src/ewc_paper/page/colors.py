@@ -1,0 +1,33 @@
+"""Colors on a dark page: every color of a figure gets a lighter one that can be seen there."""
+
+import colorsys
+
+from matplotlib.colors import to_hex, to_rgb
+
+DARK_PAGE = "#16181d"  # the background in page.css
+CONTRAST = 4.0  # at least; WCAG asks for 3 in graphics
+GRAY = 0.12  # saturation below which a color is a shade of gray
+
+Rgb = tuple[float, float, float]
+
+
+def dark(color: str) -> str:
+    """Return the color to use on a dark page: shades of gray inverted, others made lighter."""
+    rgb = to_rgb(color)
+    hue, lightness, saturation = colorsys.rgb_to_hls(*rgb)
+    if saturation < GRAY:
+        return to_hex(colorsys.hls_to_rgb(hue, 1 - lightness, saturation))
+    while contrast(to_hex(rgb), DARK_PAGE) < CONTRAST:
+        rgb = tuple(0.95 * part + 0.05 for part in rgb)  # type: ignore[assignment]
+    return to_hex(rgb)
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast of two colors as WCAG defines it, from 1 to 21."""
+    high, low = sorted((_luminance(to_rgb(one)), _luminance(to_rgb(other))), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(rgb: Rgb) -> float:
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in rgb]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
