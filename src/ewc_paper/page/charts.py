@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex
 
 from ewc_paper.figures.panel import Box, Dots, Figure, Level, Panel, Region, Series
 from ewc_paper.figures.style import DASHDOT, DASHED, DOTTED, SOLID, Look
-from ewc_paper.page.colors import dark
+from ewc_paper.page.colors import dark, dark_area
 from ewc_paper.page.films import Sheet
 from ewc_paper.page.markup import Markup, tag
 from ewc_paper.page.tables import table_markup
@@ -44,6 +44,10 @@ def panel_data(panel: Panel, sheets: Sequence[Sheet] = ()) -> Data:
 def _color(color: str) -> Data:
     light = to_hex(color)
     return {"color": light, "dark": dark(light)}
+
+
+def _area(color: str) -> Data:
+    return {"color": to_hex(color), "dark": dark_area(color)}
 
 
 def _look(label: str, look: Look) -> Data:
@@ -81,11 +85,11 @@ def _dots(dots: Dots) -> Data:
 
 def _box(box: Box) -> Data:
     place = {"x": list(box.x), "y": None if box.y is None else list(box.y)}
-    return {"label": box.label, **_color(box.color), **place, "opacity": box.opacity}
+    return {"label": box.label, **_area(box.color), **place, "opacity": box.opacity}
 
 
 def _region(region: Region) -> Data:
-    return {"label": region.label, **_color(region.color), "rings": region.rings}
+    return {"label": region.label, **_area(region.color), "rings": region.rings}
 
 
 def _film(sheet: Sheet) -> Data:

@@ -7,6 +7,8 @@ from matplotlib.colors import to_hex, to_rgb
 DARK_PAGE = "#16181d"  # the background in page.css
 CONTRAST = 4.0  # at least; WCAG asks for 3 in graphics
 GRAY = 0.12  # saturation below which a color is a shade of gray
+LIGHT = 0.7  # lightness from which on a color serves as a background
+AREA = 0.18  # of such a color, mixed into that of the page
 
 Rgb = tuple[float, float, float]
 
@@ -20,6 +22,16 @@ def dark(color: str) -> str:
     while contrast(to_hex(rgb), DARK_PAGE) < CONTRAST:
         rgb = tuple(0.95 * part + 0.05 for part in rgb)  # type: ignore[assignment]
     return to_hex(rgb)
+
+
+def dark_area(color: str) -> str:
+    """Return the color of an area on a dark page: light ones, which lines lie on, become dark."""
+    lightness = colorsys.rgb_to_hls(*to_rgb(color))[1]
+    if lightness < LIGHT:
+        return dark(color)
+    pairs = zip(to_rgb(color), to_rgb(DARK_PAGE), strict=True)
+    mixed = [AREA * part + (1 - AREA) * page for part, page in pairs]
+    return to_hex(mixed)
 
 
 def contrast(one: str, other: str) -> float:

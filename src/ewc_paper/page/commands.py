@@ -19,7 +19,7 @@ def add_page_commands(commands: Any) -> None:
     )
     report.set_defaults(do=write_page)
     watch = commands.add_parser("watch", help="show the page in a browser while the run goes on")
-    watch.add_argument("directory", metavar="DIR", help=what)
+    watch.add_argument("directory", metavar="DIR", help="a run, or a directory of runs")
     watch.add_argument(
         "--port", type=int, default=0, metavar="PORT", help="of 127.0.0.1 (default: a free one)"
     )

@@ -52,7 +52,7 @@ def _facts(run: RunDirectory, config: dict[str, Any]) -> Markup:
     facts = {
         "experiment": config["experiment"],
         "networks": f"{begun} of {planned}" if planned else str(begun),
-        "state": "going on" if run.is_being_written() else "not being written",
+        "state": "running" if run.is_being_written() else "not running",
     }
     facts |= {"seed": str(config["seed"])} if "seed" in config else {}
     facts |= {"seeds": str(config["seeds"])} if "seeds" in config else {}

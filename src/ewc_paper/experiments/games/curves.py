@@ -52,7 +52,6 @@ def schedule_panel(networks: Sequence[Network]) -> Panel:
         dots=[Dots("protected by EWC from here on", look, [x], [y]) for x, y in ends],
         y_names=[game_name(game) for game in network.games],
         x_limits=(0, len(network.schedule) * steps),
-        note="red point: from here on, EWC protects the game" if protected else "",
     )
 
 
@@ -60,6 +59,8 @@ def draw_schedule(networks: Sequence[Network], file: Path) -> Path:
     """Draw which game is trained when."""
     panel = schedule_panel(networks)
     ax = plot_panel(axes(6.4, 1.2 + 0.3 * len(panel.y_names)), panel)
+    if any(one.arm in PROTECTED for one in networks):
+        ax.set_title("red point: from here on, EWC protects the game", fontsize=9, loc="left")
     use_short_numbers(ax)
     return save(ax, file)
 

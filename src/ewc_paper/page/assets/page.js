@@ -40,6 +40,7 @@
 
   const short = (value) =>
     Math.abs(value) >= 1e4 ? d3.format(".4~s")(value) : d3.format(".4~g")(value);
+  const dashes = (mark) => mark.dash.map((one) => 1.4 * one).join(" ");
   const finite = (value) => value !== null && value !== undefined;
 
   // ---- marks -------------------------------------------------------------------------------
@@ -58,15 +59,16 @@
     return mark.x.map((x, place) => ({ x, y: values[place], place }));
   }
 
-  function lineMarks(figure, panel, mark, seedsShown) {
+  function lineMarks(figure, panel, mark, seedsShown, inside) {
     const paint = color(figure, mark);
     const curve = mark.steps ? "step-after" : "linear";
-    const style = { x: "x", y: "y", curve, stroke: paint, strokeDasharray: mark.dash.join(" ") };
+    const style = { x: "x", y: "y", curve, stroke: paint, strokeDasharray: dashes(mark), clip: true };
     const marks = [];
     for (const [seed, values] of Object.entries(mark.seeds)) {
       if (Object.keys(mark.seeds).length > 1 && seedsShown.has(seed)) {
         marks.push(Plot.line(points(mark, values), { ...style, strokeWidth: 1, strokeOpacity: 0.75 }));
-        marks.push(tip(panel, mark, points(mark, values), (p) => `${mark.label}, ${seed}`, (p) => short(p.y)));
+        const own = points(mark, values).filter(inside);
+        marks.push(tip(panel, own, `${mark.label}, ${seed}`, (p) => short(p.y)));
       }
     }
     if (!seedsShown.has("mean")) return marks;
@@ -79,24 +81,26 @@
         y2: (p) => p.y + mark.deviation[p.place],
         fill: paint,
         fillOpacity: 0.16,
+        clip: true,
       }));
     }
     marks.push(Plot.line(mean, { ...style, strokeWidth: mark.width * 1.3 }));
-    const shown = { all: mean, end: mean.slice(-1), none: [] }[mark.markers].filter((p) => finite(p.y));
+    const shown = { all: mean, end: mean.slice(-1), none: [] }[mark.markers].filter(inside);
     marks.push(Plot.dot(shown, { x: "x", y: "y", ...dotStyle(paint, mark, 3.4) }));
     const spread = (p) =>
       mark.deviation && finite(mark.deviation[p.place]) ? ` ± ${short(mark.deviation[p.place])}` : "";
-    marks.push(tip(panel, mark, mean, () => mark.label, (p) => short(p.y) + spread(p)));
+    marks.push(tip(panel, mean.filter(inside), mark.label, (p) => short(p.y) + spread(p)));
     return marks;
   }
 
-  function tip(panel, mark, data, name, value) {
-    return Plot.tip(data.filter((p) => finite(p.y)), Plot.pointer({
+  function tip(panel, data, name, value) {
+    const unit = panel.x.label.split(/[;(,]/)[0].trim();
+    return Plot.tip(data, Plot.pointer({
       x: "x",
       y: "y",
-      title: (p) => `${name(p)}\n${value(p)}\n${short(p.x)} ${panel.x.label.split(/[;(]/)[0].trim()}`,
+      title: (p) => `${name}\n${value(p)}\n${unit}: ${short(p.x)}`,
       fontSize: 12,
-      maxRadius: 30,
+      maxRadius: 60,
     }));
   }
 
@@ -107,7 +111,7 @@
       ...(box.y ? { y1: (b) => b.y[0], y2: (b) => b.y[1] } : {}),
       fill: color(figure, box),
       fillOpacity: box.opacity,
-      inset: 0,
+      clip: true,
       title: (b) => b.label || null,
     }));
   }
@@ -116,13 +120,13 @@
     const paint = color(figure, region);
     const data = region.rings.flatMap((ring, z) => ring.map(([x, y]) => ({ x, y, z })));
     return [
-      Plot.line(data, { x: "x", y: "y", fill: paint, fillOpacity: 0.55, stroke: "currentColor", strokeWidth: 0.6, z: "z", curve: "linear-closed" }),
+      Plot.line(data, { x: "x", y: "y", fill: paint, fillOpacity: 0.8, stroke: "currentColor", strokeWidth: 0.6, z: "z", curve: "linear-closed", clip: true }),
     ];
   }
 
   function levelMark(figure, level) {
     const paint = color(figure, level);
-    const style = { stroke: paint, strokeDasharray: level.dash.join(" "), strokeWidth: level.width * 1.3 };
+    const style = { stroke: paint, strokeDasharray: dashes(level), strokeWidth: level.width * 1.3 };
     const title = () => `${level.label}: ${short(level.value)}`;
     return level.upright
       ? Plot.ruleX([level.value], { ...style, title })
@@ -135,7 +139,7 @@
     const row = (p) => panel.y.names[Math.round(p.y)] ?? short(p.y);
     return [
       Plot.dot(data, { x: "x", y: "y", ...dotStyle(paint, mark, mark.small ? 2.2 : 5), opacity: mark.small ? 0.6 : 1 }),
-      mark.small ? null : tip(panel, mark, data, () => mark.label, row),
+      mark.small ? null : tip(panel, data, mark.label, row),
     ];
   }
 
@@ -145,35 +149,35 @@
     const shown = (mark) => !mark.label || !state.hidden.has(mark.label);
     const names = panel.y.names;
     const [low, high] = panel.y.limits;
+    const longest = Math.max(0, ...names.map((name) => name.length));
+    const left = Math.max(54, Math.min(width * 0.36, 18 + 6.8 * longest));
+    const y = names.length ? [names.length - 0.5, -0.5] : domainOf(panel, low, high);
+    const inside = (p) => finite(p.y) && p.y >= Math.min(...y) && p.y <= Math.max(...y);
     const marks = [
-      Plot.axisX({ label: panel.x.label, labelArrow: "none", labelAnchor: "center", ticks: Math.max(3, Math.round(width / 90)), tickFormat: short }),
+      Plot.axisX({ label: axisLabel(panel), labelArrow: "none", labelAnchor: "center", ticks: Math.max(3, Math.round(width / 90)), tickFormat: short }),
       names.length
-        ? Plot.axisY({ label: panel.y.label || null, labelArrow: "none", ticks: d3.range(names.length), tickFormat: (row) => names[row], textOverflow: "ellipsis", lineWidth: 14 })
+        ? Plot.axisY({ label: panel.y.label || null, labelArrow: "none", ticks: d3.range(names.length), tickFormat: (row) => names[row], lineWidth: (left - 14) / 12 })
         : Plot.axisY({ label: panel.y.label || null, labelArrow: "none", tickFormat: short }),
       names.length ? null : Plot.gridY({ strokeOpacity: 0.1 }),
       ...boxMarks(figure, panel.boxes.filter(shown)),
       ...panel.regions.filter(shown).flatMap((region) => regionMarks(figure, region)),
       panel.borders.length ? Plot.ruleX(panel.borders, { strokeOpacity: 0.35, strokeDasharray: "1 3" }) : null,
       ...panel.levels.filter(shown).map((level) => levelMark(figure, level)),
-      ...panel.series.filter(shown).flatMap((mark) => lineMarks(figure, panel, mark, state.seeds)),
+      ...panel.series.filter(shown).flatMap((mark) => lineMarks(figure, panel, mark, state.seeds, inside)),
       ...panel.dots.filter(shown).flatMap((mark) => dotMarks(figure, panel, mark)),
       ...panel.notes.map((note) => Plot.text([note], { x: "x", y: "y", text: "text", fill: color(figure, note), lineAnchor: "top", fontSize: 13 })),
     ];
-    const y = names.length
-      ? { domain: [names.length - 0.5, -0.5] }
-      : { domain: domainOf(panel, low, high), nice: !finite(low) && !finite(high) };
     const svg = Plot.plot({
       className: "plot",
       width,
-      height: names.length ? 70 + Math.max(names.length, 2) * (panel.dots.length > names.length * 2 ? 54 : 30) : Math.max(230, Math.min(360, width * 0.55)),
-      marginLeft: names.length > 0 && panel.y.label === "" ? 118 : 50,
-      marginBottom: 42,
-      marginRight: 14,
-      clip: "frame",
-      style: null,
+      height: heightOf(panel, width),
+      marginLeft: left,
+      marginTop: panel.y.label ? 32 : 12,
+      marginBottom: 46,
+      marginRight: 16,
       ariaLabel: panel.summary,
       x: { type: panel.x.log ? "log" : "linear", ...(panel.x.limits ? { domain: panel.x.limits } : {}) },
-      y: { ...y },
+      y: { domain: y, nice: !names.length && !finite(low) && !finite(high) },
       marks,
     });
     svg.querySelector("style")?.remove(); // page.css has these rules; the policy forbids others
@@ -183,6 +187,16 @@
       part.removeAttribute("aria-description");
     }
     return svg;
+  }
+
+  const axisLabel = (panel) => panel.x.label.split("; ")[0];
+  const remarks = (panel) => [panel.note, ...panel.x.label.split("; ").slice(1)].filter(Boolean);
+
+  function heightOf(panel, width) {
+    const rows = panel.y.names.length;
+    if (panel.regions.length) return Math.min(560, width * 0.88);
+    if (rows) return 70 + Math.max(rows, 2) * (panel.dots.length > rows * 2 ? 54 : 30);
+    return Math.max(240, Math.min(360, width * 0.55));
   }
 
   // The limits that are given, and those of the marks for the others.
@@ -206,7 +220,7 @@
   function drawPanel(figure, panel, state) {
     const holder = make("div", { class: "panel" });
     if (panel.title) holder.append(make("h4", {}, panel.title));
-    if (panel.note) holder.append(make("p", { class: "note" }, panel.note));
+    for (const text of remarks(panel)) holder.append(make("p", { class: "note" }, text));
     if (panel.films.length) holder.append(player(panel, state));
     else holder.append(make("div", { class: "drawing" }));
     return holder;
@@ -217,6 +231,7 @@
     const panels = data.panels.filter((panel) => !state.hidden.has(`panel ${panel.title}`));
     const films = panels.some((panel) => panel.films.length);
     holder.classList.toggle("one", panels.length === 1);
+    holder.classList.toggle("even", panels.length === 2 || panels.length === 4);
     const drawn = panels.map((panel) => drawPanel(figure, panel, state));
     holder.replaceChildren(...drawn);
     if (films) return;
@@ -278,16 +293,18 @@
 
   function swatch(figure, mark) {
     const paint = mark.color ? color(figure, mark) : "currentColor";
-    const svg = make("svg", { class: "swatch", viewBox: "0 0 36 16", "aria-hidden": "true" });
-    if (mark.dash && !mark.dotsOnly) {
-      const line = make("line", { x1: 0, x2: 36, y1: 8, y2: 8, "stroke-width": 2.4, "stroke-dasharray": mark.dash.map((one) => one * 1.4).join(" ") });
-      line.style.stroke = paint;
-      svg.append(line);
+    const line = mark.dash && !mark.dotsOnly;
+    const middle = line ? 18 : 8;
+    const svg = make("svg", { class: "swatch", viewBox: `0 0 ${2 * middle} 16`, width: 2 * middle, height: 16, "aria-hidden": "true" });
+    if (line) {
+      const stroke = make("line", { x1: 0, x2: 36, y1: 8, y2: 8, "stroke-width": 2.4, "stroke-dasharray": dashes(mark) });
+      stroke.style.stroke = paint;
+      svg.append(stroke);
     }
     if (!mark.dash || (mark.symbol && mark.markers !== "none")) {
       const type = mark.dash ? symbolOf(mark) : "square";
       const kind = typeof type === "string" ? d3[`symbol${type[0].toUpperCase()}${type.slice(1)}`] : type;
-      const path = make("path", { d: d3.symbol(kind, mark.dash ? 48 : 150)(), transform: "translate(18,8)" });
+      const path = make("path", { d: d3.symbol(kind, mark.dash ? 48 : 150)(), transform: `translate(${middle},8)` });
       path.style[STROKED.has(mark.symbol) ? "stroke" : "fill"] = paint;
       if (STROKED.has(mark.symbol)) path.style.strokeWidth = "2px";
       svg.append(path);
