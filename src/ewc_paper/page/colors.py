@@ -11,6 +11,7 @@ LIGHT = 0.7  # lightness from which on a color serves as a background
 AREA = 0.18  # of such a color, mixed into that of the page
 
 Rgb = tuple[float, float, float]
+WHITE = (1.0, 1.0, 1.0)
 
 
 def dark(color: str) -> str:
@@ -20,7 +21,7 @@ def dark(color: str) -> str:
     if saturation < GRAY:
         return to_hex(colorsys.hls_to_rgb(hue, 1 - lightness, saturation))
     while contrast(to_hex(rgb), DARK_PAGE) < CONTRAST:
-        rgb = tuple(0.95 * part + 0.05 for part in rgb)  # type: ignore[assignment]
+        rgb = _mixed(rgb, WHITE, 0.95)
     return to_hex(rgb)
 
 
@@ -29,9 +30,13 @@ def dark_area(color: str) -> str:
     lightness = colorsys.rgb_to_hls(*to_rgb(color))[1]
     if lightness < LIGHT:
         return dark(color)
-    pairs = zip(to_rgb(color), to_rgb(DARK_PAGE), strict=True)
-    mixed = [AREA * part + (1 - AREA) * page for part, page in pairs]
-    return to_hex(mixed)
+    return to_hex(_mixed(to_rgb(color), to_rgb(DARK_PAGE), AREA))
+
+
+def _mixed(one: Rgb, other: Rgb, share: float) -> Rgb:
+    """Return a mixture of two colors, with a share of the first."""
+    red, green, blue = (share * a + (1 - share) * b for a, b in zip(one, other, strict=True))
+    return red, green, blue
 
 
 def contrast(one: str, other: str) -> float:

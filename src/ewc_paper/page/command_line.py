@@ -16,7 +16,7 @@ def reproducing_command(stored: Mapping[str, Any]) -> str:
     Raises RunError if the config does not fit the experiment.
     """
     experiment = EXPERIMENTS[stored["experiment"]]
-    config = experiment.from_dict(stored)
+    config = experiment.restored(stored)
     commands = [
         ["ewc", "run", experiment.name, "--preset", preset, *_changes(config, preset)]
         for preset in experiment.presets

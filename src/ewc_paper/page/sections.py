@@ -64,8 +64,8 @@ def _facts(run: RunDirectory, config: dict[str, Any]) -> Markup:
 def _planned(config: dict[str, Any]) -> int:
     """Return how many networks the run is to have; 0 if its options are of another version."""
     try:
-        return len(EXPERIMENTS[config["experiment"]].from_dict(config).parts())
-    except RunError:
+        return len(EXPERIMENTS[config["experiment"]].restored(config).parts())
+    except (RunError, ValueError):
         return 0
 
 

@@ -20,6 +20,7 @@ from ewc_paper.errors import RunError
 from ewc_paper.page.document import document
 from ewc_paper.page.markup import join, tag
 from ewc_paper.page.report import build_page
+from ewc_paper.runs.directory import RunDirectory
 from ewc_paper.terminal import printable
 
 ADDRESS = "127.0.0.1"
@@ -27,7 +28,7 @@ REQUEST_BYTES = 16_384
 REQUEST_SECONDS = 5.0  # for a whole request to arrive
 ANSWER_SECONDS = 20.0  # for a whole answer to be taken
 CONNECTIONS = 16  # served at the same time; others are closed at once
-WATCHED = ("config.json", "metrics.jsonl", "*.npz", "lock")  # files that the page is made of
+WATCHED = ("config.json", "metrics.jsonl", "*.npz")  # files that the page is made of
 
 HEADERS = {
     "Content-Type": "text/html; charset=utf-8",
@@ -66,6 +67,8 @@ class LivePage:
                 except OSError:
                     continue  # just removed
                 digest.update(f"{file} {found.st_size} {found.st_mtime_ns}\n".encode())
+        for lock in sorted(self._directory.rglob("lock")):
+            digest.update(f"{lock} {RunDirectory(lock.parent).is_being_written()}\n".encode())
         return digest.hexdigest()
 
     def _build(self) -> bytes:
@@ -112,6 +115,7 @@ class Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         """Read through the limits, and take as long to answer as is fair."""
         super().setup()
+        self.rfile.close()
         self.rfile = io.BufferedReader(LimitedInput(self.connection))
 
     def parse_request(self) -> bool:
