@@ -59,26 +59,27 @@
     return mark.x.map((x, place) => ({ x, y: values[place], place }));
   }
 
-  function lineMarks(figure, panel, mark, seedsShown, inside) {
+  // Points under the pointer are collected in `hover`: one tip for all lines, at the nearest.
+  function lineMarks(figure, mark, seedsShown, inside, hover) {
     const paint = color(figure, mark);
     const curve = mark.steps ? "step-after" : "linear";
     const style = { x: "x", y: "y", curve, stroke: paint, strokeDasharray: dashes(mark), clip: true };
     const marks = [];
+    const several = Object.keys(mark.seeds).length > 1;
     for (const [seed, values] of Object.entries(mark.seeds)) {
-      if (Object.keys(mark.seeds).length > 1 && seedsShown.has(seed)) {
-        marks.push(Plot.line(points(mark, values), { ...style, strokeWidth: 1, strokeOpacity: 0.75 }));
-        const own = points(mark, values).filter(inside);
-        marks.push(tip(panel, own, `${mark.label}, ${seed}`, (p) => short(p.y)));
-      }
+      if (!several || !seedsShown.has(seed)) continue;
+      const own = points(mark, values);
+      marks.push(Plot.line(own, { ...style, strokeWidth: 1, strokeOpacity: 0.75 }));
+      hover.push(...own.filter(inside).map((p) => ({ ...p, name: `${mark.label}, ${seed}`, value: short(p.y) })));
     }
     if (!seedsShown.has("mean")) return marks;
     const mean = points(mark, mark.mean);
+    const spread = (p) => mark.deviation?.[p.place];
     if (mark.deviation) {
-      const band = mean.filter((p) => finite(p.y) && finite(mark.deviation[p.place]));
-      marks.unshift(Plot.areaY(band, {
+      marks.unshift(Plot.areaY(mean.filter((p) => finite(p.y) && finite(spread(p))), {
         x: "x",
-        y1: (p) => p.y - mark.deviation[p.place],
-        y2: (p) => p.y + mark.deviation[p.place],
+        y1: (p) => p.y - spread(p),
+        y2: (p) => p.y + spread(p),
         fill: paint,
         fillOpacity: 0.16,
         clip: true,
@@ -87,19 +88,19 @@
     marks.push(Plot.line(mean, { ...style, strokeWidth: mark.width * 1.3 }));
     const shown = { all: mean, end: mean.slice(-1), none: [] }[mark.markers].filter(inside);
     marks.push(Plot.dot(shown, { x: "x", y: "y", ...dotStyle(paint, mark, 3.4) }));
-    const spread = (p) =>
-      mark.deviation && finite(mark.deviation[p.place]) ? ` ± ${short(mark.deviation[p.place])}` : "";
-    marks.push(tip(panel, mean.filter(inside), mark.label, (p) => short(p.y) + spread(p)));
+    const value = (p) => short(p.y) + (finite(spread(p)) ? ` ± ${d3.format(".2~g")(spread(p))}` : "");
+    hover.push(...mean.filter(inside).map((p) => ({ ...p, name: mark.label, value: value(p) })));
     return marks;
   }
 
-  function tip(panel, data, name, value) {
+  function tip(panel, hover) {
     const unit = panel.x.label.split(/[;(,]/)[0].trim();
-    return Plot.tip(data, Plot.pointer({
+    return Plot.tip(hover, Plot.pointer({
       x: "x",
       y: "y",
-      title: (p) => `${name}\n${value(p)}\n${unit}: ${short(p.x)}`,
+      title: (p) => `${p.name}\n${p.value}\n${unit}: ${short(p.x)}`,
       fontSize: 12,
+      lineHeight: 1.3,
       maxRadius: 60,
     }));
   }
@@ -133,14 +134,13 @@
       : Plot.ruleY([level.value], { ...style, title });
   }
 
-  function dotMarks(figure, panel, mark) {
+  function dotMarks(figure, panel, mark, hover) {
     const paint = color(figure, mark);
     const data = mark.x.map((x, place) => ({ x, y: mark.y[place] }));
     const row = (p) => panel.y.names[Math.round(p.y)] ?? short(p.y);
-    return [
-      Plot.dot(data, { x: "x", y: "y", ...dotStyle(paint, mark, mark.small ? 2.2 : 5), opacity: mark.small ? 0.6 : 1 }),
-      mark.small ? null : tip(panel, data, mark.label, row),
-    ];
+    if (!mark.small) hover.push(...data.map((p) => ({ ...p, name: mark.label, value: row(p) })));
+    const style = dotStyle(paint, mark, mark.small ? 2.2 : 5);
+    return Plot.dot(data, { x: "x", y: "y", ...style, opacity: mark.small ? 0.6 : 1 });
   }
 
   // ---- panels ------------------------------------------------------------------------------
@@ -153,6 +153,7 @@
     const left = Math.max(54, Math.min(width * 0.36, 18 + 6.8 * longest));
     const y = names.length ? [names.length - 0.5, -0.5] : domainOf(panel, low, high);
     const inside = (p) => finite(p.y) && p.y >= Math.min(...y) && p.y <= Math.max(...y);
+    const hover = [];
     const marks = [
       Plot.axisX({ label: axisLabel(panel), labelArrow: "none", labelAnchor: "center", ticks: Math.max(3, Math.round(width / 90)), tickFormat: short }),
       names.length
@@ -163,10 +164,11 @@
       ...panel.regions.filter(shown).flatMap((region) => regionMarks(figure, region)),
       panel.borders.length ? Plot.ruleX(panel.borders, { strokeOpacity: 0.35, strokeDasharray: "1 3" }) : null,
       ...panel.levels.filter(shown).map((level) => levelMark(figure, level)),
-      ...panel.series.filter(shown).flatMap((mark) => lineMarks(figure, panel, mark, state.seeds, inside)),
-      ...panel.dots.filter(shown).flatMap((mark) => dotMarks(figure, panel, mark)),
+      ...panel.series.filter(shown).flatMap((mark) => lineMarks(figure, mark, state.seeds, inside, hover)),
+      ...panel.dots.filter(shown).map((mark) => dotMarks(figure, panel, mark, hover)),
       ...panel.notes.map((note) => Plot.text([note], { x: "x", y: "y", text: "text", fill: color(figure, note), lineAnchor: "top", fontSize: 13 })),
     ];
+    marks.push(tip(panel, hover));
     const svg = Plot.plot({
       className: "plot",
       width,
