@@ -89,7 +89,7 @@ def test_the_paper_has_its_data_and_the_command(paper: Path) -> None:
     assert sum(name.endswith("-ubyte.gz") for name in data) == 4
     assert "ewc_paper/games/data/minatar_scores.json" in contents(paper)
     page = [name for name in contents(paper) if name.startswith("ewc_paper/page/assets/")]
-    assert len(page) == 6  # the style, the script, and two libraries with their licenses
+    assert len(page) == 8  # the style, three scripts, and two libraries with their licenses
     assert "ewc = ewc_paper.cli:main" in text_of(paper, "entry_points.txt")
     assert {"ewc", "torch", "matplotlib", "rich"} <= required(paper)
 

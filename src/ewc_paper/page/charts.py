@@ -1,4 +1,4 @@
-"""Figures as data for the page: what page.js draws, a sentence that says it, and its numbers."""
+"""Figures as data for the page: what charts.js draws, a sentence that says it, and its numbers."""
 
 import base64
 import itertools
@@ -23,7 +23,7 @@ Data = dict[str, Any]
 
 
 def panel_data(panel: Panel, sheets: Sequence[Sheet] = ()) -> Data:
-    """Return what page.js draws of a panel."""
+    """Return what charts.js draws of a panel."""
     return {
         "title": panel.title,
         "note": panel.note,

@@ -7,7 +7,10 @@ from importlib.resources import files
 
 from ewc_paper.page.markup import Markup, join, tag
 
-SCRIPTS = ("vendor/d3-7.9.2.min.js", "vendor/plot-0.6.17.min.js", "page.js")
+SCRIPTS = (
+    *("vendor/d3-7.9.2.min.js", "vendor/plot-0.6.17.min.js"),
+    *("charts.js", "films.js", "page.js"),
+)
 LIMIT = 5_000_000  # bytes of a page
 
 

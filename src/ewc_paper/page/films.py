@@ -1,6 +1,6 @@
 """Films of agents at play: the pictures of each in one PNG, as small as the page needs it.
 
-page.js shows one picture after another; there are no videos to decode and none that cannot be
+films.js shows one picture after another; there are no videos to decode and none that cannot be
 paused.
 """
 

@@ -25,7 +25,7 @@ def policy(page: str) -> dict[str, str]:
 def test_exactly_the_scripts_and_the_style_of_the_page_are_allowed() -> None:
     scripts = re.findall(r"<script>(.*?)</script>", PAGE, re.DOTALL)
     (style,) = re.findall(r"<style>(.*?)</style>", PAGE, re.DOTALL)
-    assert len(scripts) == 3
+    assert len(scripts) == 5
     assert policy(PAGE)["script-src"].split() == [source(script) for script in scripts]
     assert policy(PAGE)["style-src"] == source(style)
 

@@ -1,225 +1,14 @@
-// Draws the figures of the page from the data in it, with switches; computes nothing.
-// Plot (Observable, on D3) makes the axes, marks and tips. Texts are only ever set as text.
+// The page: its figures with their switches, and newer versions of a run that goes on.
+// Texts are only ever set as text; what figures show is in the page and not computed here.
 (() => {
   "use strict";
 
+  const { make, chart, remarks, swatch, player } = globalThis.ewc;
   const off = new Set(); // keys of switches that are off, and of seeds that are on
-  const SYMBOLS = {
-    o: "circle", s: "square", "^": "triangle", D: "diamond", d: "diamond2", P: "plus", X: "times",
-    x: "times", "*": "star",
-    v: { draw: (context, size) => d3.symbolTriangle.draw(flipped(context), size) },
-  };
-  const STROKED = new Set(["x", "X", "P"]); // drawn as strokes, without a filling
 
-  function flipped(context) {
-    return {
-      moveTo: (x, y) => context.moveTo(x, -y),
-      lineTo: (x, y) => context.lineTo(x, -y),
-      closePath: () => context.closePath(),
-    };
-  }
+  // ---- figures -----------------------------------------------------------------------------
 
-  function make(name, attributes = {}, ...children) {
-    const svg = ["svg", "line", "path"].includes(name);
-    const element = svg
-      ? document.createElementNS("http://www.w3.org/2000/svg", name)
-      : document.createElement(name);
-    for (const [key, value] of Object.entries(attributes)) {
-      if (value !== null && value !== undefined && value !== false) element.setAttribute(key, value);
-    }
-    element.append(...children.filter((child) => child !== null));
-    return element;
-  }
-
-  // A color is a variable on the figure, so that light and dark need no new drawing.
-  function color(figure, mark) {
-    const name = `--c-${mark.color.slice(1)}`;
-    figure.style.setProperty(name, `light-dark(${mark.color}, ${mark.dark})`);
-    return `var(${name})`;
-  }
-
-  const short = (value) =>
-    Math.abs(value) >= 1e4 ? d3.format(".4~s")(value) : d3.format(".4~g")(value);
-  const dashes = (mark) => mark.dash.map((one) => 1.4 * one).join(" ");
-  const finite = (value) => value !== null && value !== undefined;
-
-  // ---- marks -------------------------------------------------------------------------------
-
-  function symbolOf(mark) {
-    return SYMBOLS[mark.symbol] ?? "circle";
-  }
-
-  function dotStyle(paint, mark, r) {
-    return STROKED.has(mark.symbol)
-      ? { symbol: symbolOf(mark), stroke: paint, fill: "none", strokeWidth: 1.8, r }
-      : { symbol: symbolOf(mark), fill: paint, stroke: "none", r };
-  }
-
-  function points(mark, values) {
-    return mark.x.map((x, place) => ({ x, y: values[place], place }));
-  }
-
-  // Points under the pointer are collected in `hover`: one tip for all lines, at the nearest.
-  function lineMarks(figure, mark, seedsShown, inside, hover) {
-    const paint = color(figure, mark);
-    const curve = mark.steps ? "step-after" : "linear";
-    const style = { x: "x", y: "y", curve, stroke: paint, strokeDasharray: dashes(mark), clip: true };
-    const marks = [];
-    const several = Object.keys(mark.seeds).length > 1;
-    for (const [seed, values] of Object.entries(mark.seeds)) {
-      if (!several || !seedsShown.has(seed)) continue;
-      const own = points(mark, values);
-      marks.push(Plot.line(own, { ...style, strokeWidth: 1, strokeOpacity: 0.75 }));
-      hover.push(...own.filter(inside).map((p) => ({ ...p, name: `${mark.label}, ${seed}`, value: short(p.y) })));
-    }
-    if (!seedsShown.has("mean")) return marks;
-    const mean = points(mark, mark.mean);
-    const spread = (p) => mark.deviation?.[p.place];
-    if (mark.deviation) {
-      marks.unshift(Plot.areaY(mean.filter((p) => finite(p.y) && finite(spread(p))), {
-        x: "x",
-        y1: (p) => p.y - spread(p),
-        y2: (p) => p.y + spread(p),
-        fill: paint,
-        fillOpacity: 0.16,
-        clip: true,
-      }));
-    }
-    marks.push(Plot.line(mean, { ...style, strokeWidth: mark.width * 1.3 }));
-    const shown = { all: mean, end: mean.slice(-1), none: [] }[mark.markers].filter(inside);
-    marks.push(Plot.dot(shown, { x: "x", y: "y", ...dotStyle(paint, mark, 3.4) }));
-    const value = (p) => short(p.y) + (finite(spread(p)) ? ` ± ${d3.format(".2~g")(spread(p))}` : "");
-    hover.push(...mean.filter(inside).map((p) => ({ ...p, name: mark.label, value: value(p) })));
-    return marks;
-  }
-
-  function tip(panel, hover) {
-    const unit = panel.x.label.split(/[;(,]/)[0].trim();
-    return Plot.tip(hover, Plot.pointer({
-      x: "x",
-      y: "y",
-      title: (p) => `${p.name}\n${p.value}\n${unit}: ${short(p.x)}`,
-      fontSize: 12,
-      lineHeight: 1.3,
-      maxRadius: 60,
-    }));
-  }
-
-  function boxMarks(figure, boxes) {
-    return boxes.map((box) => Plot.rect([box], {
-      x1: (b) => b.x[0],
-      x2: (b) => b.x[1],
-      ...(box.y ? { y1: (b) => b.y[0], y2: (b) => b.y[1] } : {}),
-      fill: color(figure, box),
-      fillOpacity: box.opacity,
-      clip: true,
-      title: (b) => b.label || null,
-    }));
-  }
-
-  function regionMarks(figure, region) {
-    const paint = color(figure, region);
-    const data = region.rings.flatMap((ring, z) => ring.map(([x, y]) => ({ x, y, z })));
-    return [
-      Plot.line(data, { x: "x", y: "y", fill: paint, fillOpacity: 0.8, stroke: "currentColor", strokeWidth: 0.6, z: "z", curve: "linear-closed", clip: true }),
-    ];
-  }
-
-  function levelMark(figure, level) {
-    const paint = color(figure, level);
-    const style = { stroke: paint, strokeDasharray: dashes(level), strokeWidth: level.width * 1.3 };
-    const title = () => `${level.label}: ${short(level.value)}`;
-    return level.upright
-      ? Plot.ruleX([level.value], { ...style, title })
-      : Plot.ruleY([level.value], { ...style, title });
-  }
-
-  function dotMarks(figure, panel, mark, hover) {
-    const paint = color(figure, mark);
-    const data = mark.x.map((x, place) => ({ x, y: mark.y[place] }));
-    const row = (p) => panel.y.names[Math.round(p.y)] ?? short(p.y);
-    if (!mark.small) hover.push(...data.map((p) => ({ ...p, name: mark.label, value: row(p) })));
-    const style = dotStyle(paint, mark, mark.small ? 2.2 : 5);
-    return Plot.dot(data, { x: "x", y: "y", ...style, opacity: mark.small ? 0.6 : 1 });
-  }
-
-  // ---- panels ------------------------------------------------------------------------------
-
-  function chart(figure, panel, width, state) {
-    const shown = (mark) => !mark.label || !state.hidden.has(mark.label);
-    const names = panel.y.names;
-    const [low, high] = panel.y.limits;
-    const longest = Math.max(0, ...names.map((name) => name.length));
-    const left = Math.max(54, Math.min(width * 0.36, 18 + 6.8 * longest));
-    const y = names.length ? [names.length - 0.5, -0.5] : domainOf(panel, low, high);
-    const inside = (p) => finite(p.y) && p.y >= Math.min(...y) && p.y <= Math.max(...y);
-    const hover = [];
-    const marks = [
-      Plot.axisX({ label: axisLabel(panel), labelArrow: "none", labelAnchor: "center", ticks: Math.max(3, Math.round(width / 90)), tickFormat: short }),
-      names.length
-        ? Plot.axisY({ label: panel.y.label || null, labelArrow: "none", ticks: d3.range(names.length), tickFormat: (row) => names[row], lineWidth: (left - 14) / 12 })
-        : Plot.axisY({ label: panel.y.label || null, labelArrow: "none", tickFormat: short }),
-      names.length ? null : Plot.gridY({ strokeOpacity: 0.1 }),
-      ...boxMarks(figure, panel.boxes.filter(shown)),
-      ...panel.regions.filter(shown).flatMap((region) => regionMarks(figure, region)),
-      panel.borders.length ? Plot.ruleX(panel.borders, { strokeOpacity: 0.35, strokeDasharray: "1 3" }) : null,
-      ...panel.levels.filter(shown).map((level) => levelMark(figure, level)),
-      ...panel.series.filter(shown).flatMap((mark) => lineMarks(figure, mark, state.seeds, inside, hover)),
-      ...panel.dots.filter(shown).map((mark) => dotMarks(figure, panel, mark, hover)),
-      ...panel.notes.map((note) => Plot.text([note], { x: "x", y: "y", text: "text", fill: color(figure, note), lineAnchor: "top", fontSize: 13 })),
-    ];
-    marks.push(tip(panel, hover));
-    const svg = Plot.plot({
-      className: "plot",
-      width,
-      height: heightOf(panel, width),
-      marginLeft: left,
-      marginTop: panel.y.label ? 32 : 12,
-      marginBottom: 46,
-      marginRight: 16,
-      ariaLabel: panel.summary,
-      x: { type: panel.x.log ? "log" : "linear", ...(panel.x.limits ? { domain: panel.x.limits } : {}) },
-      y: { domain: y, nice: !names.length && !finite(low) && !finite(high) },
-      marks,
-    });
-    svg.querySelector("style")?.remove(); // page.css has these rules; the policy forbids others
-    svg.setAttribute("role", "img");
-    for (const part of svg.querySelectorAll("[aria-label], [aria-description]")) {
-      part.removeAttribute("aria-label"); // parts of a picture; the picture has its own
-      part.removeAttribute("aria-description");
-    }
-    return svg;
-  }
-
-  const axisLabel = (panel) => panel.x.label.split("; ")[0];
-  const remarks = (panel) => [panel.note, ...panel.x.label.split("; ").slice(1)].filter(Boolean);
-
-  function heightOf(panel, width) {
-    const rows = panel.y.names.length;
-    if (panel.regions.length) return Math.min(560, width * 0.88);
-    if (rows) return 70 + Math.max(rows, 2) * (panel.dots.length > rows * 2 ? 54 : 30);
-    return Math.max(240, Math.min(360, width * 0.55));
-  }
-
-  // The limits that are given, and those of the marks for the others.
-  function domainOf(panel, low, high) {
-    const values = [
-      ...panel.series.flatMap((mark) => [
-        ...Object.values(mark.seeds).flat(),
-        ...mark.mean.flatMap((value, place) => {
-          const spread = mark.deviation?.[place] ?? 0;
-          return finite(value) ? [value - spread, value + spread] : [];
-        }),
-      ]),
-      ...panel.levels.filter((level) => !level.upright).map((level) => level.value),
-      ...panel.dots.flatMap((mark) => mark.y),
-    ].filter(finite);
-    const [least, most] = values.length ? d3.extent(values) : [0, 1];
-    const pad = least === most ? Math.abs(least) / 10 || 1 : (most - least) * 0.04;
-    return [low ?? least - pad, high ?? most + pad];
-  }
-
-  function drawPanel(figure, panel, state) {
+  function drawPanel(panel, state) {
     const holder = make("div", { class: "panel" });
     if (panel.title) holder.append(make("h4", {}, panel.title));
     for (const text of remarks(panel)) holder.append(make("p", { class: "note" }, text));
@@ -232,9 +21,10 @@
     const holder = figure.querySelector(".panels");
     const panels = data.panels.filter((panel) => !state.hidden.has(`panel ${panel.title}`));
     const films = panels.some((panel) => panel.films.length);
-    holder.classList.toggle("one", panels.length === 1);
+    const long = panels.some((panel) => panel.series.some((mark) => mark.steps));
+    holder.classList.toggle("one", panels.length === 1 || long);
     holder.classList.toggle("even", panels.length === 2 || panels.length === 4);
-    const drawn = panels.map((panel) => drawPanel(figure, panel, state));
+    const drawn = panels.map((panel) => drawPanel(panel, state));
     holder.replaceChildren(...drawn);
     if (films) return;
     drawn.forEach((one, place) => {
@@ -243,76 +33,7 @@
     });
   }
 
-  // ---- films -------------------------------------------------------------------------------
-
-  function player(panel, state) {
-    const films = panel.films.filter((film) => !state.hidden.has(film.label));
-    const last = Math.max(0, ...films.map((film) => film.frames - 1));
-    const screens = films.map((film) => screen(film, panel.title));
-    const show = (frame) => screens.forEach((one) => one.show(frame));
-    const name = `of ${panel.title}`;
-    const slider = make("input", { type: "range", min: 0, max: last, value: 0, "aria-label": `picture ${name}` });
-    const button = make("button", { type: "button", "aria-label": `play ${name}` }, "Play");
-    let timer = null;
-    const stop = () => {
-      clearInterval(timer);
-      timer = null;
-      button.textContent = "Play";
-      button.setAttribute("aria-label", `play ${name}`);
-    };
-    const start = () => {
-      timer = setInterval(() => {
-        if (!button.isConnected) return stop();
-        slider.value = Number(slider.value) >= last ? 0 : Number(slider.value) + 1;
-        show(Number(slider.value));
-      }, films[0]?.milliseconds ?? 70);
-      button.textContent = "Pause";
-      button.setAttribute("aria-label", `pause ${name}`);
-    };
-    button.addEventListener("click", () => (timer === null ? start() : stop()));
-    slider.addEventListener("input", () => show(Number(slider.value)));
-    return make("div", {},
-      make("div", { class: "films" }, ...screens.map((one) => one.element)),
-      make("div", { class: "player" }, button, slider));
-  }
-
-  function screen(film, title) {
-    const label = `${film.label} playing ${title}`;
-    const canvas = make("canvas", { width: film.width, height: film.height, role: "img", "aria-label": label });
-    const picture = new Image();
-    const show = (frame) => {
-      const place = Math.min(frame, film.frames - 1); // a shorter film stays at its end
-      const [column, row] = [place % film.columns, Math.floor(place / film.columns)];
-      const [w, h] = [film.width, film.height];
-      canvas.getContext("2d").drawImage(picture, column * w, row * h, w, h, 0, 0, w, h);
-    };
-    picture.addEventListener("load", () => show(0));
-    picture.src = film.source;
-    return { show, element: make("div", {}, canvas, film.label) };
-  }
-
   // ---- switches ----------------------------------------------------------------------------
-
-  function swatch(figure, mark) {
-    const paint = mark.color ? color(figure, mark) : "currentColor";
-    const line = mark.dash && !mark.dotsOnly;
-    const middle = line ? 18 : 8;
-    const svg = make("svg", { class: "swatch", viewBox: `0 0 ${2 * middle} 16`, width: 2 * middle, height: 16, "aria-hidden": "true" });
-    if (line) {
-      const stroke = make("line", { x1: 0, x2: 36, y1: 8, y2: 8, "stroke-width": 2.4, "stroke-dasharray": dashes(mark) });
-      stroke.style.stroke = paint;
-      svg.append(stroke);
-    }
-    if (!mark.dash || (mark.symbol && mark.markers !== "none")) {
-      const type = mark.dash ? symbolOf(mark) : "square";
-      const kind = typeof type === "string" ? d3[`symbol${type[0].toUpperCase()}${type.slice(1)}`] : type;
-      const path = make("path", { d: d3.symbol(kind, mark.dash ? 48 : 150)(), transform: `translate(${middle},8)` });
-      path.style[STROKED.has(mark.symbol) ? "stroke" : "fill"] = paint;
-      if (STROKED.has(mark.symbol)) path.style.strokeWidth = "2px";
-      svg.append(path);
-    }
-    return svg;
-  }
 
   // One switch per label, in the order of the marks; lines look like lines, boxes like boxes.
   function labelled(data) {
@@ -330,8 +51,9 @@
 
   function switches(figure, data, state, change) {
     const groups = [];
-    const group = (title, entries) => {
-      if (entries.length > 1) groups.push(make("fieldset", {}, make("legend", {}, title), ...entries));
+    const group = (title, entries, kind = "") => {
+      const legend = make("legend", {}, title);
+      if (entries.length > 1) groups.push(make("fieldset", { class: kind }, legend, ...entries));
     };
     const toggle = (key, name, on, act, picture = null) => {
       const box = make("input", { type: "checkbox", "data-key": `${figure.id} ${key}` });
@@ -345,7 +67,7 @@
     };
     const marks = [...labelled(data)];
     group("Show", marks.map(([label, mark]) =>
-      toggle(label, label, !state.hidden.has(label), hide(label), mark && swatch(figure, mark))));
+      toggle(label, label, !state.hidden.has(label), hide(label), mark && swatch(figure, mark))), "key");
     const titles = [...new Set(data.panels.map((panel) => panel.title).filter(Boolean))];
     group("Panels", titles.map((title) =>
       toggle(`panel ${title}`, title, !state.hidden.has(`panel ${title}`), hide(`panel ${title}`))));
