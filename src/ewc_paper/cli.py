@@ -60,7 +60,12 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
     figure = commands.add_parser("figure", help="redraw the figure of a run, without training")
     figure.add_argument("directory", metavar="DIR", help="the run directory")
-    figure.add_argument("--format", choices=("png", "svg", "pdf"), default="png")
+    figure.add_argument(
+        "--format",
+        choices=("png", "svg", "pdf"),
+        default="png",
+        help="of the figures (default: png)",
+    )
     figure.set_defaults(do=draw_figures)
     add_page_commands(commands)
     return parser

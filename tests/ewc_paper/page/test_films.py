@@ -1,4 +1,4 @@
-"""Films fit into their budget, and every picture is where page.js looks for it."""
+"""Films fit into their budget, and every picture is where films.js looks for it."""
 
 import io
 
