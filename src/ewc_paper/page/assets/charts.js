@@ -59,7 +59,11 @@ globalThis.ewc = {};
     return mark.x.map((x, place) => ({ x, y: values[place], place }));
   }
 
-  // Points under the pointer are collected in `hover`: one tip for all lines, at the nearest.
+  // Points that the pointer can find are collected in `hover`: one tip for all, at the nearest.
+  function remember(hover, found, name, value) {
+    for (const p of found) hover.push({ ...p, name, value: value(p) });
+  }
+
   function lineMarks(figure, mark, seedsShown, inside, hover) {
     const paint = color(figure, mark);
     const curve = mark.steps ? "step-after" : "linear";
@@ -70,7 +74,7 @@ globalThis.ewc = {};
       if (!several || !seedsShown.has(seed)) continue;
       const own = points(mark, values);
       marks.push(Plot.line(own, { ...style, strokeWidth: 1, strokeOpacity: 0.75 }));
-      hover.push(...own.filter(inside).map((p) => ({ ...p, name: `${mark.label}, ${seed}`, value: short(p.y) })));
+      remember(hover, own.filter(inside), `${mark.label}, ${seed}`, (p) => short(p.y));
     }
     if (!seedsShown.has("mean")) return marks;
     const mean = points(mark, mark.mean);
@@ -89,7 +93,7 @@ globalThis.ewc = {};
     const shown = { all: mean, end: mean.slice(-1), none: [] }[mark.markers].filter(inside);
     marks.push(Plot.dot(shown, { x: "x", y: "y", ...dotStyle(paint, mark, 3.4) }));
     const value = (p) => short(p.y) + (finite(spread(p)) ? ` ± ${d3.format(".2~g")(spread(p))}` : "");
-    hover.push(...mean.filter(inside).map((p) => ({ ...p, name: mark.label, value: value(p) })));
+    remember(hover, mean.filter(inside), mark.label, value);
     return marks;
   }
 
@@ -117,12 +121,15 @@ globalThis.ewc = {};
     }));
   }
 
-  function regionMarks(figure, region) {
-    const paint = color(figure, region);
+  function regionMark(figure, region) {
     const data = region.rings.flatMap((ring, z) => ring.map(([x, y]) => ({ x, y, z })));
-    return [
-      Plot.line(data, { x: "x", y: "y", fill: paint, fillOpacity: 0.8, stroke: "currentColor", strokeWidth: 0.6, z: "z", curve: "linear-closed", clip: true }),
-    ];
+    const area = { fill: color(figure, region), fillOpacity: 0.8, curve: "linear-closed" };
+    return Plot.line(data, { x: "x", y: "y", z: "z", ...area, stroke: "currentColor", strokeWidth: 0.6, clip: true });
+  }
+
+  function noteMark(figure, note) {
+    const fill = color(figure, note);
+    return Plot.text([note], { x: "x", y: "y", text: "text", fill, lineAnchor: "top", fontSize: 13 });
   }
 
   function levelMark(figure, level) {
@@ -138,7 +145,7 @@ globalThis.ewc = {};
     const paint = color(figure, mark);
     const data = mark.x.map((x, place) => ({ x, y: mark.y[place] }));
     const row = (p) => panel.y.names[Math.round(p.y)] ?? short(p.y);
-    if (!mark.small) hover.push(...data.map((p) => ({ ...p, name: mark.label, value: row(p) })));
+    if (!mark.small) remember(hover, data, mark.label, row);
     const style = dotStyle(paint, mark, mark.small ? 2.2 : 5);
     return Plot.dot(data, { x: "x", y: "y", ...style, opacity: mark.small ? 0.6 : 1 });
   }
@@ -147,29 +154,24 @@ globalThis.ewc = {};
 
   function chart(figure, panel, width, state) {
     const shown = (mark) => !mark.label || !state.hidden.has(mark.label);
-    const names = panel.y.names;
     const [low, high] = panel.y.limits;
-    const longest = Math.max(0, ...names.map((name) => name.length));
-    const left = Math.max(54, Math.min(width * 0.36, 18 + 6.8 * longest));
-    const y = names.length ? [names.length - 0.5, -0.5] : domainOf(panel, low, high);
+    const rows = panel.y.names.length;
+    const y = rows ? [rows - 0.5, -0.5] : domainOf(panel, low, high);
     const inside = (p) => finite(p.y) && p.y >= Math.min(...y) && p.y <= Math.max(...y);
+    const left = marginOf(panel, width);
     const hover = [];
     const marks = [
-      Plot.axisX({ label: axisLabel(panel), labelArrow: "none", labelAnchor: "center", ticks: Math.max(3, Math.round(width / 90)), tickFormat: short }),
-      names.length
-        ? Plot.axisY({ label: panel.y.label || null, labelArrow: "none", ticks: d3.range(names.length), tickFormat: (row) => names[row], lineWidth: (left - 14) / 12 })
-        : Plot.axisY({ label: panel.y.label || null, labelArrow: "none", tickFormat: short }),
-      names.length ? null : Plot.gridY({ strokeOpacity: 0.1 }),
+      ...axes(panel, width, left),
       ...boxMarks(figure, panel.boxes.filter(shown)),
-      ...panel.regions.filter(shown).flatMap((region) => regionMarks(figure, region)),
-      panel.borders.length ? Plot.ruleX(panel.borders, { strokeOpacity: 0.35, strokeDasharray: "1 3" }) : null,
+      ...panel.regions.filter(shown).map((region) => regionMark(figure, region)),
+      Plot.ruleX(panel.borders, { strokeOpacity: 0.35, strokeDasharray: "1 3" }),
       ...panel.levels.filter(shown).map((level) => levelMark(figure, level)),
       ...panel.series.filter(shown).flatMap((mark) => lineMarks(figure, mark, state.seeds, inside, hover)),
       ...panel.dots.filter(shown).map((mark) => dotMarks(figure, panel, mark, hover)),
-      ...panel.notes.map((note) => Plot.text([note], { x: "x", y: "y", text: "text", fill: color(figure, note), lineAnchor: "top", fontSize: 13 })),
+      ...panel.notes.map((note) => noteMark(figure, note)),
     ];
-    marks.push(tip(panel, hover));
-    const svg = Plot.plot({
+    const domain = panel.x.limits ? { domain: panel.x.limits } : {};
+    return asPicture(Plot.plot({
       className: "plot",
       width,
       height: heightOf(panel, width),
@@ -178,17 +180,37 @@ globalThis.ewc = {};
       marginBottom: 46,
       marginRight: 16,
       ariaLabel: panel.summary,
-      x: { type: panel.x.log ? "log" : "linear", ...(panel.x.limits ? { domain: panel.x.limits } : {}) },
-      y: { domain: y, nice: !names.length && !finite(low) && !finite(high) },
-      marks,
-    });
+      x: { type: panel.x.log ? "log" : "linear", ...domain },
+      y: { domain: y, nice: !rows && !finite(low) && !finite(high) },
+      marks: [...marks, tip(panel, hover)],
+    }));
+  }
+
+  function axes(panel, width, left) {
+    const names = panel.y.names;
+    const common = { labelArrow: "none", tickFormat: short };
+    const ticks = Math.max(3, Math.round(width / 90));
+    const across = Plot.axisX({ ...common, label: axisLabel(panel), labelAnchor: "center", ticks });
+    const up = { ...common, label: panel.y.label || null };
+    if (!names.length) return [across, Plot.axisY(up), Plot.gridY({ strokeOpacity: 0.1 })];
+    const rows = { ticks: d3.range(names.length), tickFormat: (row) => names[row] };
+    return [across, Plot.axisY({ ...up, ...rows, lineWidth: (left - 14) / 12 })];
+  }
+
+  // To a screen reader the whole is one picture, with the sentence about the panel as its label.
+  function asPicture(svg) {
     svg.querySelector("style")?.remove(); // page.css has these rules; the policy forbids others
     svg.setAttribute("role", "img");
     for (const part of svg.querySelectorAll("[aria-label], [aria-description]")) {
-      part.removeAttribute("aria-label"); // parts of a picture; the picture has its own
+      part.removeAttribute("aria-label");
       part.removeAttribute("aria-description");
     }
     return svg;
+  }
+
+  function marginOf(panel, width) {
+    const longest = Math.max(0, ...panel.y.names.map((name) => name.length));
+    return Math.max(54, Math.min(width * 0.36, 18 + 6.8 * longest));
   }
 
   const axisLabel = (panel) => panel.x.label.split("; ")[0];
