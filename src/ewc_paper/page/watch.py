@@ -5,6 +5,7 @@ in is limited in size and time, and refused unless a browser on this machine ask
 itself, so that no other website can read the page (DNS rebinding).
 """
 
+import contextlib
 import hashlib
 import io
 import socket
@@ -202,10 +203,8 @@ def serve(directory: Path, port: int) -> None:
     """Serve the page of a directory until Ctrl-C; say at which address."""
     if not directory.is_dir():
         raise RunError(f"{directory} is not a directory: expected a run, or a directory of runs")
-    with Server(directory, port) as server:
+    with Server(directory, port) as server, contextlib.suppress(KeyboardInterrupt):
         address = f"http://{ADDRESS}:{server.server_address[1]}/"
         print(f"watching {printable(str(directory))} at {address} (Ctrl-C ends it)", flush=True)
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            print("ended")
+        server.serve_forever()
+    print("ended")
