@@ -12,7 +12,7 @@ PIP = $(@D)/bin/python -m pip --disable-pip-version-check install --quiet --cons
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.core ## learn three permuted-MNIST tasks in a row with SGD, L2 and EWC (minutes)
+demo: $(VENV)/.core ## learn three permuted-MNIST tasks in a row with SGD, L2 and EWC, and name the page (minutes)
 	$(BIN)/ewc run learning-curves --preset quick --resume
 
 test: $(VENV)/.dev ## run the tests

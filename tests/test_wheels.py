@@ -88,6 +88,8 @@ def test_the_paper_has_its_data_and_the_command(paper: Path) -> None:
     data = [name for name in contents(paper) if name.startswith("ewc_paper/mnist/data/")]
     assert sum(name.endswith("-ubyte.gz") for name in data) == 4
     assert "ewc_paper/games/data/minatar_scores.json" in contents(paper)
+    page = [name for name in contents(paper) if name.startswith("ewc_paper/page/assets/")]
+    assert len(page) == 8  # the style, three scripts, and two libraries with their licenses
     assert "ewc = ewc_paper.cli:main" in text_of(paper, "entry_points.txt")
     assert {"ewc", "torch", "matplotlib", "rich"} <= required(paper)
 
@@ -140,6 +142,7 @@ def test_the_command_runs_an_experiment(library: Path, paper: Path, tmp_path: Pa
     tiny = ["--samples", "50", "--gradient-steps", "10", "--grid", "5"]
     shown = output([commands / "ewc", "run", "schematic", *tiny, "--out", "run"], tmp_path)
     assert "figure: run/figures/schematic.png" in shown
+    assert shown.endswith("page: run/report.html\n")
     program = """
 import ewc_paper, sys
 from ewc_paper.mnist.data import load

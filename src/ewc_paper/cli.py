@@ -1,4 +1,4 @@
-"""The command line: `ewc run NAME`, `ewc list`, `ewc figure DIR`.
+"""The command line: `ewc run NAME`, `ewc list`, `ewc figure DIR`, `ewc report`, `ewc watch`.
 
 What needs torch is imported where it is used: help takes no time.
 """
@@ -14,6 +14,7 @@ import ewc_paper
 from ewc_paper.errors import Interrupted, RunError
 from ewc_paper.experiments import EXPERIMENTS, SUMMARIES
 from ewc_paper.options import check_options, flag, plain
+from ewc_paper.page.commands import add_page_commands
 from ewc_paper.parser import DEFAULT_PRESET, Parser, Running, add_options, given_options
 from ewc_paper.terminal import complain, console, guarded, printable
 
@@ -59,12 +60,21 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
     figure = commands.add_parser("figure", help="redraw the figure of a run, without training")
     figure.add_argument("directory", metavar="DIR", help="the run directory")
+    figure.add_argument(
+        "--format",
+        choices=("png", "svg", "pdf"),
+        default="png",
+        help="of the figures (default: png)",
+    )
     figure.set_defaults(do=draw_figures)
+    add_page_commands(commands)
     return parser
 
 
 def run_experiment(options: argparse.Namespace) -> int:
     """Run an experiment to its end and show it; options are checked before anything is written."""
+    from ewc_paper.page.report import write_report
+
     try:
         running = _running(options)
         run, config = _plan(options)
@@ -79,7 +89,9 @@ def run_experiment(options: argparse.Namespace) -> int:
     except Interrupted:
         print(f"interrupted; go on with: ewc run {config.name} --out {run.path} --resume")
         return 130
-    return show(run)
+    show(run)
+    print(f"page: {printable(str(write_report(run)))}")
+    return 0
 
 
 def _running(options: argparse.Namespace) -> Running:
@@ -183,18 +195,18 @@ def _try_out(
 def draw_figures(options: argparse.Namespace) -> int:
     from ewc_paper.runs.directory import RunDirectory
 
-    return show(RunDirectory(options.directory))
+    show(RunDirectory(options.directory), options.format)
+    return 0
 
 
-def show(run: "RunDirectory") -> int:
+def show(run: "RunDirectory", kind: str = "png") -> None:
     """Print the table of a run and draw its figures, once its files are checked."""
     from ewc_paper.experiments.check import drawable
 
     with drawable(run) as view:
         console().print(view.table(run))
-        for file in view.draw(run):
+        for file in view.draw(run, kind):
             print(f"figure: {printable(str(file))}")
-    return 0
 
 
 def list_experiments(options: argparse.Namespace) -> int:

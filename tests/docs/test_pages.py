@@ -5,12 +5,14 @@ are checked without it, and those of the pages outside docs/ as well.
 """
 
 import ast
+import importlib
 import re
 from pathlib import Path
 
 import pytest
 
 import ewc
+from ewc_paper.experiments import SUMMARIES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -74,3 +76,10 @@ def test_the_warnings_quoted_are_those_of_the_library() -> None:
         words = re.sub(r"\s+", " ", quote.replace("\n> ", " ").removeprefix("> "))
         for piece in re.split(r"'?\*[^*]+\*'?", words):
             assert piece.strip(" %") in re.sub(r"\s+", " ", said), f"no warning says: {piece}"
+
+
+@pytest.mark.parametrize("experiment", SUMMARIES)
+def test_the_claim_of_the_paper_is_the_same_on_the_page_of_a_run(experiment: str) -> None:
+    figure = importlib.import_module(f"ewc_paper.experiments.{experiment.replace('-', '_')}.figure")
+    page = " ".join((DOCS / "experiments" / f"{experiment}.md").read_text().split())
+    assert figure.PAPER.claim in page

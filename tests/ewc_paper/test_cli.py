@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.small_runs import make_learning_curves
 from support.tiny import FLAGS, write_data
 
 from ewc_paper.cli import main
@@ -314,3 +315,13 @@ def test_texts_of_a_run_directory_are_not_obeyed_by_the_terminal(
         assert "\x07" not in complaint
         assert complaint.count("\n") == 1
         assert len(complaint) < 1100
+
+
+@pytest.mark.parametrize("kind", ["svg", "pdf"])
+def test_a_figure_is_drawn_for_a_paper(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_learning_curves(tmp_path)
+    assert main(["figure", str(tmp_path), "--format", kind]) == 0
+    assert f"figure: {tmp_path}/figures/learning-curves.{kind}" in capsys.readouterr().out
+    assert (tmp_path / "figures" / f"learning-curves.{kind}").stat().st_size > 5_000

@@ -30,7 +30,9 @@ class Experiment:
     @classmethod
     def preset(cls, preset: str, **changes: Any) -> Self:
         """The options of a preset, some of them changed; refuses what does not fit."""
-        return cls._checked({**cls.presets[preset], **changes})
+        config = cls._made({**cls.presets[preset], **changes})
+        config.check()
+        return config
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Self:
@@ -38,17 +40,22 @@ class Experiment:
 
         Keys that are no options, such as those of an older version, are left out.
         """
+        config = cls.restored(stored)
+        config.check()
+        return config
+
+    @classmethod
+    def restored(cls, stored: Mapping[str, Any]) -> Self:
+        """The options of a run to look at: each must fit by itself, and no other file is read."""
         names = [one.name for one in fields(cls) if one.name in stored]
         values: dict[str, Any] = {name: stored[name] for name in names}
         lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-        return cls._checked(values | lists)
+        return cls._made(values | lists)
 
     @classmethod
-    def _checked(cls, values: dict[str, Any]) -> Self:
+    def _made(cls, values: dict[str, Any]) -> Self:
         check_options(cls, values)
-        config = cls(**values)
-        config.check()
-        return config
+        return cls(**values)
 
     def check(self) -> None:
         """Refuse options that do not fit together."""

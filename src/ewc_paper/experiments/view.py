@@ -10,6 +10,7 @@ from rich.table import Table
 
 from ewc_paper.errors import RunError
 from ewc_paper.experiments import SUMMARIES
+from ewc_paper.figures.panel import Figure
 from ewc_paper.runs.directory import RunDirectory
 from ewc_paper.runs.schema import Check, anything
 
@@ -38,16 +39,42 @@ class Layout:
     files: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Paper:
+    """What the paper says, next to which a run is shown.
+
+    Args:
+        place: the paper's figure or section; also where the experiment is not in the paper.
+        claim: what it claims, in our words.
+        shows: what is seen in its figure, in our words, since the figure is not ours to copy.
+    """
+
+    place: str
+    claim: str
+    shows: str
+
+
 class View(Protocol):
     """How one experiment is shown: the module `figure` in the experiment's folder."""
 
     LAYOUT: Layout
+    PAPER: Paper
 
-    def draw(self, run: RunDirectory) -> list[Path]:
-        """Write the figures into the run directory and return their files."""
+    def figures(self, run: RunDirectory) -> list[Figure]:
+        """Return what the figures show, as data; this is where it is computed."""
+
+    def draw(self, run: RunDirectory, kind: str = "png") -> list[Path]:
+        """Draw the figures into files of a kind in the run directory, and return the files."""
 
     def table(self, run: RunDirectory) -> Table:
         """Return the numbers in the figures."""
+
+
+def seed_name(part: RunDirectory) -> str:
+    """Return the seed of a part as a label; the part's name if its config has none."""
+    config = part.config()
+    seed = config.get("seed", (config.get("recipe") or {}).get("seed"))
+    return part.name if seed is None else f"seed {seed}"
 
 
 def view_of(run: RunDirectory) -> View:

@@ -4,20 +4,19 @@ from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.patches import Patch
 
 from ewc_paper.figures.names import game_name
 
-Color = tuple[float, float, float, float]  # red, green, blue, opacity
 
-
-def game_colors(games: Sequence[str]) -> dict[str, Color]:
+def game_colors(games: Sequence[str]) -> dict[str, str]:
     """Return a color for each game; from the 21st game on, colors are repeated."""
     palette = plt.colormaps["tab10" if len(games) <= 10 else "tab20"]
-    return {game: palette(number) for number, game in enumerate(games)}
+    return {game: to_hex(palette(number)) for number, game in enumerate(games)}
 
 
-def add_game_legend(ax: Axes, colors: dict[str, Color], opacity: float = 1.0) -> None:
+def add_game_legend(ax: Axes, colors: dict[str, str], opacity: float = 1.0) -> None:
     """Add a legend to the right of the axes.
 
     Args:

@@ -1,33 +1,12 @@
-"""Several seeds in one figure or table: `values[seed][position]` as a mean line and a band.
+"""Several seeds in one cell of a table, as their mean and standard deviation.
 
 NaN stands for a network that diverged. It is left out of means, and tables say so.
 """
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-
-
-def plot_band(ax: Axes, x: Sequence[float], values: Sequence[Sequence[float]], **line: Any) -> None:
-    """Plot the mean over seeds and, for several seeds, a band of ± one standard deviation.
-
-    Args:
-        ax: axes to draw into.
-        x: positions.
-        values: one sequence per seed, with one value per position.
-        line: style and label of the mean line, with its color.
-    """
-    array = np.ma.masked_invalid(np.asarray(values, dtype=float))
-    mean = array.mean(0).filled(np.nan)
-    ax.plot(x, mean, **line)
-    if len(array) > 1:
-        deviation = array.std(0, ddof=1).filled(np.nan)
-        ax.fill_between(
-            x, mean - deviation, mean + deviation, color=line["color"], alpha=0.2, linewidth=0
-        )
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:

@@ -42,6 +42,7 @@ class Look(NamedTuple):
     color: str
     line_style: Any  # as matplotlib's `linestyle`
     marker: str
+    width: float = 1.5
 
 
 # By method, arm of `games`, kind of pull (`strength`) and shape of noise (`perturbation`).
@@ -51,7 +52,7 @@ LOOKS = {
     "sgd": Look(BLUE, DASHED, "^"),
     "dropout": Look(SKY, DOTTED, "D"),
     "joint": Look(GRAY, DASHDOTDOT, "v"),
-    "single": Look(BLACK, LONG_DASHED, ""),
+    "single": Look(BLACK, LONG_DASHED, "", 1.0),
     "proximal": Look(RED, SOLID, "o"),
     "gradient": Look(BLUE, DASHED, "^"),
     "plain": Look(BLUE, DASHED, "^"),
@@ -67,11 +68,14 @@ LOOKS = {
 }
 
 
+def look_style(look: Look) -> dict[str, Any]:
+    """Return the arguments of `plot` for a line, without markers."""
+    return {"color": look.color, "linestyle": look.line_style, "linewidth": look.width}
+
+
 def line_style(name: str) -> dict[str, Any]:
     """Return the arguments of `plot` for the line of a method, without markers."""
-    look = LOOKS[name]
-    width = 1 if name == "single" else 1.5
-    return {"color": look.color, "linestyle": look.line_style, "linewidth": width}
+    return look_style(LOOKS[name])
 
 
 def marker_style(name: str) -> dict[str, Any]:
@@ -102,10 +106,13 @@ def tidy(ax: Axes) -> Axes:
 
 
 def save(ax: Axes, file: Path) -> Path:
-    """Save the figure that the axes are part of, close it, and return the file."""
+    """Save the figure that the axes are part of, close it, and return the file.
+
+    Its suffix tells the format: .png, .svg or .pdf.
+    """
     figure = ax.get_figure(root=True)
     assert figure is not None
     picture = io.BytesIO()
-    figure.savefig(picture, dpi=150)
+    figure.savefig(picture, format=file.suffix.removeprefix("."), dpi=150)
     plt.close(figure)
     return replace_file(file, picture.getvalue())

@@ -5,6 +5,7 @@ metrics.jsonl   one JSON object per line, one line per measurement; only ever ap
 checkpoint.safetensors, previous.safetensors
 parts/<name>/   one run directory per part, for a run of several parts
 figures/
+report.html     the page of the run, which shows all of it
 """
 
 import fcntl
@@ -190,6 +191,19 @@ class RunDirectory:
         for pattern in patterns:
             for file in self.path.glob(pattern):
                 file.unlink()
+
+    def is_being_written(self) -> bool:
+        """Whether another process holds the lock of the directory."""
+        try:
+            descriptor = os.open(self.path / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            return False  # no run was ever going on here
+        with open(descriptor) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
 
     @contextmanager
     def locked(self, patience_seconds: float = 10.0) -> Iterator[None]:

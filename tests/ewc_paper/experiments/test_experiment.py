@@ -96,3 +96,12 @@ def test_the_summary_is_that_of_the_config(experiment: str) -> None:
     config = EXPERIMENTS[experiment]
     assert config.name == experiment
     assert (config.__doc__ or "").strip() == SUMMARIES[experiment]
+
+
+def test_options_to_look_at_are_restored_without_reading_other_files(tmp_path: Path) -> None:
+    stored = EXPERIMENTS["recognition"].preset("laptop").to_dict() | {"agents": str(tmp_path / "x")}
+    assert EXPERIMENTS["recognition"].restored(stored).agents == stored["agents"]
+    with pytest.raises(RunError):
+        EXPERIMENTS["recognition"].from_dict(stored)
+    with pytest.raises(RunError, match="--seed must be of type int"):
+        EXPERIMENTS["recognition"].restored({**stored, "seed": "x"})

@@ -102,3 +102,9 @@ def test_a_figure_is_saved_closed_and_replaced(tmp_path: Path) -> None:
         assert style.save(ax, file) == file
         assert style.plt.get_fignums() == []
         assert matplotlib.image.imread(file).shape[:2] == (150, 150 * size)
+
+
+@pytest.mark.parametrize(("kind", "start"), [("svg", b"<?xml"), ("pdf", b"%PDF")])
+def test_the_name_of_a_file_tells_its_format(kind: str, start: bytes, tmp_path: Path) -> None:
+    file = style.save(style.axes(), tmp_path / f"figure.{kind}")
+    assert file.read_bytes().startswith(start)

@@ -217,3 +217,20 @@ def test_the_lock_does_not_empty_the_target_of_a_link(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="symbolic links"), RunDirectory(tmp_path / "run").locked():
         pass
     assert target.read_text() == "years of work"
+
+
+def test_a_run_is_being_written_while_another_process_holds_its_lock(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    assert not run.is_being_written()  # no lock was ever there
+    with run.locked():
+        assert run.is_being_written()
+    assert not run.is_being_written()
+
+
+def test_a_lock_that_is_a_link_or_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    for name in ("link", "pipe"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link" / "lock").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe" / "lock")
+    assert not RunDirectory(tmp_path / "link").is_being_written()
+    assert not RunDirectory(tmp_path / "pipe").is_being_written()

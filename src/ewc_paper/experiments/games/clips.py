@@ -12,7 +12,9 @@ from PIL import Image, ImageDraw
 
 from ewc_paper.errors import RunError
 from ewc_paper.experiments.games.data import Network
-from ewc_paper.figures.names import ARM_LABELS
+from ewc_paper.figures.names import ARM_LABELS, game_name
+from ewc_paper.figures.panel import Film, Panel
+from ewc_paper.games.worlds.game import file_name
 from ewc_paper.runs.files import replace_file
 
 CLIP_FILES = "clips/*.npz"  # in the directory of a network
@@ -37,14 +39,32 @@ def check_clip(file: Path) -> None:
         )
 
 
-def draw_clips(networks: Sequence[Network], directory: Path) -> list[Path]:
-    """Write one GIF per game, with the first network of each arm that has a clip of it."""
-    clips: dict[str, dict[str, Frames]] = defaultdict(dict)  # by game, by arm
+def read_clips(networks: Sequence[Network]) -> dict[str, dict[str, Frames]]:
+    """Return the clips by game and arm: that of the first network of the arm that has one."""
+    clips: dict[str, dict[str, Frames]] = defaultdict(dict)
     for network in networks:
         for file in sorted(network.path.glob(CLIP_FILES)):
             if network.arm not in clips[file.stem]:
                 clips[file.stem][network.arm] = np.load(file)["frames"]
-    return [_write_gif(directory / f"{game}.gif", arms) for game, arms in sorted(clips.items())]
+    return dict(sorted(clips.items()))
+
+
+def clip_panels(networks: Sequence[Network]) -> list[Panel]:
+    """Return one panel per game, with a film of each arm."""
+    names = {file_name(game): game_name(game) for one in networks for game in one.games}
+    return [
+        Panel(
+            title=names.get(game, game),
+            films=[Film(ARM_LABELS[arm], clip, MILLISECONDS) for arm, clip in arms.items()],
+        )
+        for game, arms in read_clips(networks).items()
+    ]
+
+
+def draw_clips(networks: Sequence[Network], directory: Path) -> list[Path]:
+    """Write one GIF per game, with the first network of each arm that has a clip of it."""
+    clips = read_clips(networks)
+    return [_write_gif(directory / f"{game}.gif", arms) for game, arms in clips.items()]
 
 
 def _write_gif(file: Path, arms: dict[str, Frames]) -> Path:

@@ -5,6 +5,7 @@ A network is tested on all its games before training and after each segment of i
 reference (`games.scores`). Skill, which the run measures itself, is in `skill`.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,12 @@ class Network:
     settings: dict[str, Any]
     tests: list[MetricsRow]
     training: list[MetricsRow]
+
+    @property
+    def seed_name(self) -> str:
+        """The seed as a label, with the set of games if there are several."""
+        games = re.search(r"-set(\d+)-seed", self.path.name)
+        return f"set {games.group(1)}, seed {self.seed}" if games else f"seed {self.seed}"
 
     @property
     def finished(self) -> bool:
@@ -69,6 +76,11 @@ def _read(part: RunDirectory) -> Network:
     )
 
 
+def arms_of(networks: Iterable[Network]) -> list[str]:
+    """Return the arms in the order of the networks, which is that of the options."""
+    return list(dict.fromkeys(network.arm for network in networks))
+
+
 def continual_networks(networks: Sequence[Network]) -> dict[str, list[Network]]:
     """Return the networks that learn all games one after another, by arm."""
     arms: dict[str, list[Network]] = defaultdict(list)
@@ -90,8 +102,8 @@ def total(test: MetricsRow) -> float:
 
 def curves(
     networks: Sequence[Network], measure: Callable[[Network, int], float]
-) -> tuple[list[float], list[list[float]]]:
-    """Return the agent steps of the tests that all networks have reached, and a measure of each.
+) -> tuple[list[float], dict[str, list[float]]]:
+    """Return the agent steps of the tests that all networks have reached, and a measure by seed.
 
     Args:
         networks: the networks of an arm.
@@ -99,7 +111,8 @@ def curves(
     """
     reached = min(len(network.tests) for network in networks)
     steps = np.mean([[test["step"] for test in one.tests[:reached]] for one in networks], axis=0)
-    return steps.tolist(), [[measure(one, test) for test in range(reached)] for one in networks]
+    values = {one.seed_name: [measure(one, at) for at in range(reached)] for one in networks}
+    return steps.tolist(), values
 
 
 def ceiling(networks: Sequence[Network], learner: Network) -> list[float] | None:

@@ -3,12 +3,11 @@
 A network that froze keeps everything, so the panels belong together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from ewc_paper.experiments.games.data import (
@@ -22,7 +21,9 @@ from ewc_paper.experiments.games.data import (
 )
 from ewc_paper.experiments.games.skill import References, skill_in
 from ewc_paper.figures.names import ARM_LABELS, game_name
-from ewc_paper.figures.style import LOOKS, line_style, save, tidy
+from ewc_paper.figures.panel import Dots, Level, Panel
+from ewc_paper.figures.plot import plot_panel
+from ewc_paper.figures.style import LOOKS, SOLID, Look, line_style, save
 
 LOWEST, HIGHEST = -1.0, 2.0  # skills beyond are drawn at the border
 TITLES = {
@@ -31,10 +32,14 @@ TITLES = {
     END: "at the end",
 }
 SPREAD = 0.6  # of the arms of a game, in rows
+UNDEFINED = Look("#999999", SOLID, "x")
 
 
-def draw_plasticity(networks: Sequence[Network], references: References, file: Path) -> Path:
-    """Draw one panel per moment and one row per game: a small point per seed, a large mean."""
+def plasticity_panels(networks: Sequence[Network], references: References) -> list[Panel]:
+    """Return one panel per moment that was reached, with one row per game.
+
+    A small point is a seed, a large one the mean.
+    """
     arms = continual_networks(networks)
     learners = [one for found in arms.values() for one in found]
     games = list(dict.fromkeys(game for one in learners for game in one.games))
@@ -43,65 +48,70 @@ def draw_plasticity(networks: Sequence[Network], references: References, file: P
         for moment in MOMENTS
         if any(moment in moments(one, game) for one in learners for game in one.games)
     ]
-    height = 1.3 + (0.2 + 0.16 * len(arms)) * len(games)
-    size = (1.6 + 2.7 * len(shown), max(2.4, height))
-    figure, grid = plt.subplots(
-        1, max(1, len(shown)), figsize=size, layout="constrained", squeeze=False, sharey=True
+    return [_panel(moment, games, arms, references) for moment in shown]
+
+
+def _panel(
+    moment: str, games: Sequence[str], arms: dict[str, list[Network]], references: References
+) -> Panel:
+    """Return the skills at one moment."""
+    offsets = np.linspace(-0.5, 0.5, len(arms)) * SPREAD if len(arms) > 1 else [0.0]
+    dots: list[Dots] = []
+    for (arm, networks), offset in zip(arms.items(), offsets, strict=True):
+        for row, game in enumerate(games):
+            tests = [(one, moments(one, game).get(moment)) for one in networks if game in one.games]
+            found = [skill_in(one, game, test, references) for one, test in tests if test]
+            dots += _skills(row + float(offset), arm, found)
+    return Panel(
+        f"skill; beyond {LOWEST:g} and {HIGHEST:g} at the border, × where it is undefined",
+        "",
+        title=TITLES[moment],
+        dots=dots,
+        levels=[
+            Level(ARM_LABELS[reference], LOOKS[reference], place, upright=True)
+            for place, reference in ((1, "single"), (0, "random"))
+        ],
+        x_limits=(LOWEST - 0.15, HIGHEST + 0.15),
+        y_names=[game_name(game) for game in games],
     )
-    for ax, moment in zip(grid.flat, shown, strict=False):
-        _draw_moment(ax, moment, games, arms, references)
-    grid[0, 0].set_yticks(range(len(games)), [game_name(game) for game in games])
-    grid[0, 0].set_ylim(len(games) - 0.5, -0.5)
+
+
+def _skills(y: float, arm: str, found: Sequence[float | None]) -> Iterator[Dots]:
+    """Yield the skills of one arm in one game: their mean, and a small point per seed."""
+    known = [skill for skill in found if skill is not None]
+    label, look = ARM_LABELS[arm], LOOKS[arm]
+    if found and not known:
+        yield Dots("undefined", UNDEFINED, [0.0], [y], small=True)
+    if len(known) > 1:
+        yield Dots(label, look, np.clip(known, LOWEST, HIGHEST).tolist(), [y] * len(known), True)
+    if known:
+        yield Dots(label, look, [float(np.clip(np.mean(known), LOWEST, HIGHEST))], [y])
+
+
+def draw_plasticity(networks: Sequence[Network], references: References, file: Path) -> Path:
+    """Draw the panels side by side, with one legend for all."""
+    panels, arms = plasticity_panels(networks, references), list(continual_networks(networks))
+    rows = len(panels[0].y_names) if panels else 0
+    height = 1.3 + (0.2 + 0.16 * len(arms)) * rows
+    size = (1.6 + 2.7 * len(panels), max(2.4, height))
+    figure, grid = plt.subplots(
+        1, max(1, len(panels)), figsize=size, layout="constrained", squeeze=False, sharey=True
+    )
+    for ax, panel in zip(grid.flat, panels, strict=False):
+        plot_panel(ax, panel).set_title(panel.title, fontsize=9)
+        ax.set(xlabel="", xticks=np.arange(LOWEST, HIGHEST + 1))
+        ax.tick_params(labelsize=8)
+        for border in range(1, rows):
+            ax.axhline(border - 0.5, color="0.9", linewidth=0.8, zorder=0)
     handles = [
         *(Line2D([], [], color=LOOKS[a].color, marker=LOOKS[a].marker, linestyle="") for a in arms),
         *(Line2D([], [], **line_style(one)) for one in ("single", "random")),
     ]
     labels = [ARM_LABELS[arm] for arm in (*arms, "single", "random")]
-    columns = len(labels) if len(shown) > 2 else 3
+    columns = len(labels) if len(panels) > 2 else 3
     figure.legend(
         handles, labels, loc="outside upper left", frameon=False, ncols=columns, fontsize=8
     )
-    figure.supxlabel(
-        f"skill; beyond {LOWEST:g} and {HIGHEST:g} at the border, × where it is undefined",
-        fontsize=9,
-    )
+    if panels:
+        figure.supxlabel(panels[0].x_label, fontsize=9)
     return save(grid[0, 0], file)
-
-
-def _draw_moment(
-    ax: Axes,
-    moment: str,
-    games: Sequence[str],
-    arms: dict[str, list[Network]],
-    references: References,
-) -> None:
-    """Draw the skills at one moment."""
-    tidy(ax).set_title(TITLES[moment], fontsize=9)
-    for place, reference in ((0, "random"), (1, "single")):
-        ax.axvline(place, **line_style(reference), zorder=1)
-    for border in range(1, len(games)):
-        ax.axhline(border - 0.5, color="0.9", linewidth=0.8, zorder=0)
-    offsets = np.linspace(-0.5, 0.5, len(arms)) * SPREAD if len(arms) > 1 else [0.0]
-    for (arm, networks), offset in zip(arms.items(), offsets, strict=True):
-        for row, game in enumerate(games):
-            tests = [(one, moments(one, game).get(moment)) for one in networks if game in one.games]
-            found = [skill_in(one, game, test, references) for one, test in tests if test]
-            _draw_skills(ax, row + offset, arm, found)
-    ax.set_xlim(LOWEST - 0.15, HIGHEST + 0.15)
-    ax.set_xticks(np.arange(LOWEST, HIGHEST + 1))
-    ax.tick_params(labelsize=8)
-
-
-def _draw_skills(ax: Axes, y: float, arm: str, found: Sequence[float | None]) -> None:
-    """Draw the skills of one arm in one game, one per seed, and their mean."""
-    known = [skill for skill in found if skill is not None]
-    color, marker = LOOKS[arm].color, LOOKS[arm].marker
-    if found and not known:
-        ax.plot([0], [y], "x", color="0.6", markersize=4)
-        return
-    if len(known) > 1:
-        seeds = np.clip(known, LOWEST, HIGHEST)
-        ax.plot(seeds, [y] * len(seeds), marker, color=color, markersize=2.5, alpha=0.5)
-    if known:
-        mean = np.clip(np.mean(known), LOWEST, HIGHEST)
-        ax.plot([mean], [y], marker, color=color, markersize=5.5, zorder=3)

@@ -5,6 +5,9 @@ from pathlib import Path
 from ewc_paper.experiments.context_match import ContextMatch, ContextUse, match_contexts
 from ewc_paper.experiments.games.data import Network
 from ewc_paper.figures.game_colors import add_game_legend, game_colors
+from ewc_paper.figures.names import game_name
+from ewc_paper.figures.panel import Box, Panel
+from ewc_paper.figures.plot import plot_panel
 from ewc_paper.figures.style import axes, save, use_short_numbers
 
 
@@ -17,27 +20,36 @@ def recognition(network: Network) -> ContextMatch | None:
     )
 
 
-def draw_recognition(network: Network, file: Path) -> Path:
-    """Draw one row per context, colored by the game being played.
+def recognition_panel(network: Network) -> Panel:
+    """Return one row per context, colored by the game being played.
 
-    The height of a bar is the context's share of the steps.
+    The height of a box is the context's share of the steps.
     """
     colors = game_colors(network.games)
     contexts = max((int(c) for row in network.training for c in row["recognized"]), default=0) + 1
-    ax = axes(7.4, max(2.0, 0.8 + 0.2 * len(colors), 1.0 + 0.3 * contexts))
-    start = 0
+    boxes, start = [], 0
     for row in network.training:
         steps = sum(row["recognized"].values())
         for context, taken in row["recognized"].items():
-            height = max(0.08, 0.8 * taken / steps)  # even a single step is visible
-            style = {"height": height, "color": colors[row["game"]], "linewidth": 0}
-            ax.barh(int(context), row["step"] - start, left=start, **style)
+            half = max(0.08, 0.8 * taken / steps) / 2  # even a single step is visible
+            y = (int(context) - half, int(context) + half)
+            label, color = game_name(row["game"]), colors[row["game"]]
+            boxes.append(Box(label, color, (start, row["step"]), y))
         start = row["step"]
-    ax.set_yticks(range(contexts))
-    ax.set_ylim(contexts - 0.5, -0.5)
-    ax.set_xlim(0, len(network.schedule) * network.settings["segment_steps"])
+    return Panel(
+        "agent steps",
+        "recognized context",
+        boxes=boxes,
+        y_names=[str(context) for context in range(contexts)],
+        x_limits=(0, len(network.schedule) * network.settings["segment_steps"]),
+    )
+
+
+def draw_recognition(network: Network, file: Path) -> Path:
+    """Draw the recognized contexts with a legend of the games."""
+    panel, colors = recognition_panel(network), game_colors(network.games)
+    height = max(2.0, 0.8 + 0.2 * len(colors), 1.0 + 0.3 * len(panel.y_names))
+    ax = plot_panel(axes(7.4, height), panel)
     use_short_numbers(ax)
-    ax.set_xlabel("agent steps")
-    ax.set_ylabel("recognized context")
     add_game_legend(ax, colors)
     return save(ax, file)

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.axes import Axes
 from rich.table import Table
 
 from ewc_paper.experiments.accuracy_rows import accuracy_row, task_ends
-from ewc_paper.experiments.view import MAX_PANELS, Layout, StoredConfig
+from ewc_paper.experiments.view import MAX_PANELS, Layout, Paper, StoredConfig
 from ewc_paper.figures.names import METHOD_LABELS, in_order, task_name
-from ewc_paper.figures.style import line_style, save, tidy
+from ewc_paper.figures.panel import Box, Figure, Panel, Series
+from ewc_paper.figures.plot import plot_panel
+from ewc_paper.figures.style import LOOKS, save
 from ewc_paper.runs.directory import MetricsRow, RunDirectory
 from ewc_paper.runs.schema import Check, integer, number, one_of, optional, record
 
@@ -29,57 +30,84 @@ LAYOUT = Layout(
 )
 
 
+PAPER = Paper(
+    "figure 3A",
+    "On three random permutations of MNIST's pixels, learned one after another, plain SGD forgets "
+    "A while it learns B, and more while it learns C. L2 keeps A but cannot learn B and C "
+    "properly. EWC does both.",
+    "Three panels, one per task, with the test accuracy of SGD, L2 and EWC over the training of A, "
+    "B and C. The line of EWC stays at the top of every panel, SGD falls in A and B as soon as "
+    "another task is trained, and L2 stays low in B and C.",
+)
+
+
 def _rows_by_method(run: RunDirectory) -> dict[str, list[MetricsRow]]:
     """Return the rows of each method, in the order of the options."""
     rows = {part.name: part.rows() for part in run.parts()}
     return in_order(rows, run.config().get("methods", []))
 
 
-def draw(run: RunDirectory) -> list[Path]:
+def figures(run: RunDirectory) -> list[Figure]:
+    """Return the accuracy of each task over all of training, one panel per task."""
+    config, rows = run.config(), _rows_by_method(run)
+    title = "Test accuracy on each task during training"
+    caption = "One panel per task; in the shaded part the task is being trained."
+    lowest = _lowest_shown(rows)
+    panels = [_panel(task, rows, config, lowest) for task in range(config["tasks"])]
+    return [Figure("learning-curves", title, caption, panels)]
+
+
+def _panel(
+    task: int, rows: dict[str, list[MetricsRow]], config: StoredConfig, lowest: float
+) -> Panel:
+    """Return the accuracy of one task, from when it was first trained."""
+    epochs, tasks, name = config["epochs"], config["tasks"], task_name(task)
+    return Panel(
+        title=f"task {name}",
+        x_label="epochs (gray: the task is being trained)",
+        y_label=f"accuracy on {name}, %",
+        series=[_curve(method, found, task, epochs) for method, found in rows.items()],
+        boxes=[Box("", "#ededed", (task * epochs, (task + 1) * epochs))],
+        borders=[border * epochs for border in range(1, tasks)],
+        x_limits=(0, tasks * epochs) if epochs else None,
+        y_limits=(lowest, 100),
+    )
+
+
+def _curve(method: str, rows: list[MetricsRow], task: int, epochs: float) -> Series:
+    diverged = any(row.get("diverged") for row in rows)
+    label = METHOD_LABELS[method] + (" (diverged)" if diverged else "")
+    measured = [row for row in rows if row["task"] >= task and not row.get("diverged")]
+    times = [row["task"] * epochs + row["epoch"] for row in measured]
+    values = [100 * row["accuracy"][task] for row in measured]
+    return Series(label, LOOKS[method], times, {"": values})
+
+
+def _lowest_shown(rows: dict[str, list[MetricsRow]]) -> float:
+    """Lower limit of the y axis: below all but the lowest hundredth of the measurements."""
+    measured = [row for found in rows.values() for row in found if not row.get("diverged")]
+    values = [value for row in measured for value in row["accuracy"]]
+    return 5 * float(np.floor(20 * np.quantile(values, 0.01))) if values else 0.0
+
+
+def draw(run: RunDirectory, kind: str = "png") -> list[Path]:
     """Draw the run's figure from its metrics."""
-    epochs, tasks = run.config()["epochs"], run.config()["tasks"]
+    (figure,) = figures(run)
+    count = len(figure.panels)
     _, grid = plt.subplots(
-        tasks,
+        count,
         1,
-        figsize=(6.4, 1.2 + 1.4 * tasks),
+        figsize=(6.4, 1.2 + 1.4 * count),
         sharex=True,
         sharey=True,
         layout="constrained",
         squeeze=False,
     )
-    panels: list[Axes] = list(grid[:, 0])
-    for method, rows in _rows_by_method(run).items():
-        _plot_method(panels, method, rows, epochs)
-    for task, panel in enumerate(panels):
-        tidy(panel)
-        panel.set_ylabel(f"accuracy on {task_name(task)}, %")
-        panel.axvspan(task * epochs, (task + 1) * epochs, color="0.93", zorder=0)
-        for border in range(1, tasks):
-            panel.axvline(border * epochs, color="0.6", linewidth=0.8, linestyle=":")
-    panels[0].set_ylim(_lowest_shown(run), 100)
-    panels[0].legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
-    panels[-1].set_xlabel("epochs (gray: the task is being trained)")
-    return [save(panels[0], run.figures / "learning-curves.png")]
-
-
-def _plot_method(panels: list[Axes], method: str, rows: list[MetricsRow], epochs: float) -> None:
-    """Plot the accuracy of each task into its panel, from when the task was first trained."""
-    diverged = any(row.get("diverged") for row in rows)
-    label = METHOD_LABELS[method] + (" (diverged)" if diverged else "")
-    for task, panel in enumerate(panels):
-        measured = [row for row in rows if row["task"] >= task and not row.get("diverged")]
-        times = [row["task"] * epochs + row["epoch"] for row in measured]
-        values = [100 * row["accuracy"][task] for row in measured]
-        panel.plot(times, values, label=label, **line_style(method))
-
-
-def _lowest_shown(run: RunDirectory) -> float:
-    """Lower limit of the y axis: below all but the lowest hundredth of the measurements."""
-    rows = [
-        row for rows in _rows_by_method(run).values() for row in rows if not row.get("diverged")
-    ]
-    values = [value for row in rows for value in row["accuracy"]]
-    return 5 * float(np.floor(20 * np.quantile(values, 0.01))) if values else 0.0
+    for ax, panel in zip(grid.flat, figure.panels, strict=True):
+        plot_panel(ax, panel)
+        ax.label_outer()  # epochs are written below the last panel only
+    grid[0, 0].legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
+    return [save(grid[0, 0], run.figures / f"{figure.name}.{kind}")]
 
 
 def table(run: RunDirectory) -> Table:

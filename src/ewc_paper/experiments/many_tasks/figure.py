@@ -12,31 +12,44 @@ import numpy as np
 from rich.table import Table
 
 from ewc_paper.experiments.accuracy_rows import accuracy_row, average_accuracy, task_ends
-from ewc_paper.experiments.view import Layout
+from ewc_paper.experiments.view import Layout, Paper, seed_name
 from ewc_paper.figures.names import METHOD_LABELS, in_order
-from ewc_paper.figures.seeds import mean_and_deviation, plot_band
-from ewc_paper.figures.style import axes, line_style, marker_style, save, use_whole_numbers
+from ewc_paper.figures.panel import Figure, Level, Panel, Series, by_seed
+from ewc_paper.figures.plot import plot_panel
+from ewc_paper.figures.seeds import mean_and_deviation
+from ewc_paper.figures.style import LOOKS, axes, save, use_whole_numbers
 from ewc_paper.runs.directory import MetricsRow, RunDirectory
 from ewc_paper.runs.schema import integer, one_of, record
 
 LAYOUT = Layout(accuracy_row, part=record(label=one_of(METHOD_LABELS), combination=integer()))
 
-# By method, by number of tasks: one average per seed, in percent; NaN if the network diverged.
-Averages = dict[str, dict[int, list[float]]]
+PAPER = Paper(
+    "figure 3B",
+    'SGD with dropout "does not scale to more tasks"; EWC learns many in sequence "with only '
+    'modest growth in the error rates". The paper shows this as a figure, without numbers in the '
+    "text.",
+    "The fraction correct over all tasks so far, for 1 to 10 tasks. SGD with dropout falls with "
+    "every task; EWC stays close to the dashed line of a network that learns one task alone.",
+)
+
+Results = dict[str, dict[int, dict[str, float]]]  # by method, number of tasks and seed
 
 
-def averages(run: RunDirectory) -> Averages:
-    """Return the average test accuracy of the combination chosen for each number of tasks."""
-    rows: dict[str, dict[int, dict[int, list[MetricsRow]]]] = defaultdict(
-        lambda: defaultdict(lambda: defaultdict(list))
+def averages(run: RunDirectory) -> Results:
+    """Return the average test accuracy of the combination chosen for each number of tasks.
+
+    In percent; NaN if the network diverged.
+    """
+    rows: dict[str, dict[int, dict[int, dict[str, MetricsRow]]]] = defaultdict(
+        lambda: defaultdict(lambda: defaultdict(dict))
     )
     for part in run.parts():
-        config = part.config()
+        config, seed = part.config(), seed_name(part)
         for row in task_ends(part.rows()):
-            rows[config["label"]][row["task"] + 1][config["combination"]].append(row)
+            rows[config["label"]][row["task"] + 1][config["combination"]][seed] = row
     results = {
         method: {
-            count: [average_accuracy(row) for row in _best(combinations)]
+            count: {seed: average_accuracy(row) for seed, row in _best(combinations).items()}
             for count, combinations in sorted(counts.items())
         }
         for method, counts in rows.items()
@@ -44,33 +57,41 @@ def averages(run: RunDirectory) -> Averages:
     return in_order(results, run.config().get("methods", []))
 
 
-def _best(combinations: dict[int, list[MetricsRow]]) -> list[MetricsRow]:
-    """Return the rows of the combination with the best validation accuracy."""
+def _best(combinations: dict[int, dict[str, MetricsRow]]) -> dict[str, MetricsRow]:
+    """Return the rows of the combination with the best validation accuracy, by seed."""
     if len(combinations) == 1:
         return next(iter(combinations.values()))
     return max(
         combinations.values(),
-        key=lambda rows: np.mean([np.mean(row["validation"]) for row in rows]),
+        key=lambda rows: np.mean([np.mean(row["validation"]) for row in rows.values()]),
     )
 
 
-def draw(run: RunDirectory) -> list[Path]:
-    """Draw the run's figure from its metrics."""
-    ax = axes()
+def figures(run: RunDirectory) -> list[Figure]:
+    """Return the average accuracy as tasks are added, one line per method."""
+    series, levels = [], []
     for method, counts in averages(run).items():
-        diverged = any(math.isnan(value) for values in counts.values() for value in values)
+        diverged = any(math.isnan(value) for seeds in counts.values() for value in seeds.values())
         label = METHOD_LABELS[method] + (" (some diverged)" if diverged else "")
         if method == "single":
-            ax.axhline(float(np.nanmean(counts[1])), label=label, **line_style(method))
-            continue
-        seeds = min(len(values) for values in counts.values())
-        values = [[counts[count][seed] for count in counts] for seed in range(seeds)]
-        plot_band(ax, list(counts), values, label=label, **marker_style(method))
-    ax.set_xlabel("number of tasks")
-    ax.set_ylabel("average accuracy over all tasks, %")
+            mean = float(np.nanmean(list(counts[1].values())))
+            levels.append(Level(label, LOOKS[method], mean))
+        else:
+            series.append(Series(label, LOOKS[method], list(counts), by_seed(counts), "all"))
+    panel = Panel(
+        "number of tasks", "average accuracy over all tasks, %", series=series, levels=levels
+    )
+    title = "Average test accuracy over all tasks so far, as tasks are added"
+    return [Figure("many-tasks", title, "Higher is better; a flat line forgets nothing.", [panel])]
+
+
+def draw(run: RunDirectory, kind: str = "png") -> list[Path]:
+    """Draw the run's figure from its metrics."""
+    (figure,) = figures(run)
+    ax = plot_panel(axes(), figure.panels[0])
     use_whole_numbers(ax.xaxis)
     ax.legend(frameon=False)
-    return [save(ax, run.figures / "many-tasks.png")]
+    return [save(ax, run.figures / f"{figure.name}.{kind}")]
 
 
 def table(run: RunDirectory) -> Table:
@@ -82,6 +103,8 @@ def table(run: RunDirectory) -> Table:
     for method in results:
         table.add_column(METHOD_LABELS[method], justify="right")
     for count in [count for count in counts if count == 1 or count % every == 0]:
-        cells = [mean_and_deviation(m[count]) if count in m else "" for m in results.values()]
+        cells = [
+            mean_and_deviation([*m[count].values()]) if count in m else "" for m in results.values()
+        ]
         table.add_row(str(count), *cells)
     return table

@@ -1,6 +1,7 @@
 """Which context the recognizer reported at every step, game by game, and how often it was right."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,10 +9,21 @@ import numpy as np
 from rich.table import Table
 
 from ewc_paper.experiments.context_match import ContextUse, match_contexts
-from ewc_paper.experiments.view import Layout, StoredConfig
+from ewc_paper.experiments.view import Layout, Paper, StoredConfig, seed_name
 from ewc_paper.figures.game_colors import add_game_legend, game_colors
+from ewc_paper.figures.names import game_name
+from ewc_paper.figures.panel import Box, Figure, Panel, Series
+from ewc_paper.figures.plot import plot_panel
 from ewc_paper.figures.seeds import mean_and_deviation
-from ewc_paper.figures.style import axes, save, use_short_numbers, use_whole_numbers
+from ewc_paper.figures.style import (
+    BLACK,
+    SOLID,
+    Look,
+    axes,
+    save,
+    use_short_numbers,
+    use_whole_numbers,
+)
 from ewc_paper.runs.directory import MetricsRow, RunDirectory
 from ewc_paper.runs.schema import Check, integer, list_of, number, one_of, record, short_text
 
@@ -33,7 +45,16 @@ LAYOUT = Layout(_row, config=record(games=list_of(short_text, 1, MAX_GAMES)))
 
 # By field of a row that holds contexts: when the recognizer's answer is taken.
 WHEN_TAKEN = {"observed": "at every step", "decided": "at the end of each window"}
-BAND_OPACITY = 0.55
+OPACITY = 0.55  # of the bands
+LINE = Look(BLACK, SOLID, "", 0.9)
+
+PAPER = Paper(
+    "not a figure of the paper",
+    "The task is the hidden state of a Markov model over generative models of single frames, and "
+    "new models are added as they are needed. The paper shows no figure of the recognition itself, "
+    "only that an agent that recognizes the game scores nearly as well as one that is told.",
+    "There is no figure of it.",
+)
 
 
 class Summary(NamedTuple):
@@ -68,26 +89,44 @@ def _delay(runs: Sequence[Sequence[int]], correct: set[int]) -> int:
     return delay
 
 
-def draw(run: RunDirectory) -> list[Path]:
-    """Draw the contexts of the first seed over the steps, on bands colored by the game."""
-    rows = run.parts()[0].rows() if run.parts() else []
-    colors = game_colors(run.config()["games"])
+def figures(run: RunDirectory) -> list[Figure]:
+    """Return the contexts over the steps, on bands colored by the game, one panel per seed."""
+    panels = [_panel(seed_name(part), part.rows(), run.config()["games"]) for part in run.parts()]
+    title = "The context that the recognizer reports at every step"
+    caption = "Colors are the games being played; each game should have a context of its own."
+    return [Figure("recognition", title, caption, panels)] if panels else []
+
+
+def _panel(title: str, rows: Sequence[MetricsRow], games: Sequence[str]) -> Panel:
+    colors = game_colors(games)
+    ends = list(accumulate(row["steps"] for row in rows))
+    bands = [
+        Box(game_name(row["game"]), colors[row["game"]], (end - row["steps"], end), None, OPACITY)
+        for row, end in zip(rows, ends, strict=True)
+    ]
+    runs = [one for row in rows for one in row["observed"]]
+    edges = [0, *accumulate(steps for _, steps in runs)]
+    contexts = [context for context, _ in runs]
+    line = {"": [*contexts, *contexts[-1:]]}
+    return Panel(
+        "agent steps",
+        "recognized context",
+        title=title,
+        series=[Series("context", LINE, edges[: len(line[""])], line, steps=True)],
+        boxes=bands,
+        x_limits=(0, edges[-1] or 1),
+    )
+
+
+def draw(run: RunDirectory, kind: str = "png") -> list[Path]:
+    """Draw the contexts of the first seed."""
+    found = figures(run)
     ax = axes(9.0, 3.6)
-    edges, contexts = [0], []
-    for row in rows:
-        start, end = edges[-1], edges[-1] + row["steps"]
-        ax.axvspan(start, end, color=colors[row["game"]], alpha=BAND_OPACITY, linewidth=0)
-        for context, steps in row["observed"]:
-            contexts.append(context)
-            edges.append(edges[-1] + steps)
-    ax.stairs(contexts, edges, baseline=None, color="black", linewidth=0.9)
-    ax.set_xlim(0, edges[-1] or 1)
-    ax.set_xlabel("agent steps")
-    ax.set_ylabel("recognized context")
+    plot_panel(ax, found[0].panels[0] if found else Panel("agent steps", "recognized context"))
     use_short_numbers(ax)
     use_whole_numbers(ax.yaxis)
-    add_game_legend(ax, colors, BAND_OPACITY)
-    return [save(ax, run.figures / "recognition.png")]
+    add_game_legend(ax, game_colors(run.config()["games"]), OPACITY)
+    return [save(ax, run.figures / f"recognition.{kind}")]
 
 
 def table(run: RunDirectory) -> Table:

@@ -8,8 +8,9 @@ from PIL import Image
 from support.game_runs import make_games, write_clip
 
 from ewc_paper.errors import RunError
-from ewc_paper.experiments.games.clips import check_clip, draw_clips
+from ewc_paper.experiments.games.clips import check_clip, clip_panels, draw_clips
 from ewc_paper.experiments.games.data import read_networks
+from ewc_paper.figures.names import ARM_LABELS
 
 
 def test_a_clip_shows_the_arms_side_by_side_until_the_longest_ends(tmp_path: Path) -> None:
@@ -32,6 +33,15 @@ def test_the_first_network_of_an_arm_is_shown(tmp_path: Path) -> None:
     (file,) = draw_clips(read_networks(run), tmp_path / "clips")
     with Image.open(file) as clip:
         assert clip.n_frames == 7
+
+
+def test_the_page_has_the_same_clips(tmp_path: Path) -> None:
+    (panel,) = clip_panels(read_networks(make_games(tmp_path)))
+    assert panel.title == "Pong"
+    assert [(film.label, len(film.frames)) for film in panel.films] == [
+        (ARM_LABELS["plain"], 4),
+        (ARM_LABELS["ewc-fmn"], 7),
+    ]
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", np.zeros(3).tobytes()])

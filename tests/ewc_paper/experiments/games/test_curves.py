@@ -1,14 +1,12 @@
-"""Curves of a run of games: arms in the order given, and legends that look like the lines."""
+"""Totals and the schedule of a run of games, with arms in the order given."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib.colors import to_hex
-from matplotlib.lines import Line2D
-from support.game_runs import ARMS, STEPS, make_games, write_network, write_random_player
+from support.game_runs import ARMS, STEPS, make_games, write_network
 
-from ewc_paper.experiments.games import curves
+from ewc_paper.experiments.games import curves, score_curves
 from ewc_paper.experiments.games.data import read_networks
 from ewc_paper.experiments.games.skill import References
 from ewc_paper.figures.names import ARM_LABELS
@@ -38,18 +36,6 @@ def test_the_schedule_has_one_bar_per_segment(tmp_path: Path, drawn: Any) -> Non
     assert bars == [(0, 0), (STEPS, 1), (2 * STEPS, 1), (3 * STEPS, 0)]
 
 
-def look(line: Any) -> tuple[str, Any]:
-    assert isinstance(line, Line2D)
-    return to_hex(line.get_color()), line._unscaled_dash_pattern
-
-
-def test_the_legend_looks_like_the_lines(tmp_path: Path, drawn: Any) -> None:
-    curves.draw_by_game(read_networks(make_games(tmp_path)), tmp_path / "games.png")
-    for ax in drawn.panels["games"]:
-        assert [look(line) for line in ax.lines] == [look(line) for line in drawn.handles]
-    assert len({str(look(line)[1]) for line in drawn.handles}) == len(drawn.legends["games"])
-
-
 @pytest.mark.parametrize("arms", [("single", "ewc-fmn", "plain"), ("plain", "single", "ewc-fmn")])
 def test_arms_are_in_the_order_given(arms: tuple[str, ...], tmp_path: Path, drawn: Any) -> None:
     run = RunDirectory(tmp_path)
@@ -61,7 +47,7 @@ def test_arms_are_in_the_order_given(arms: tuple[str, ...], tmp_path: Path, draw
     names = [ARM_LABELS[arm] for arm in arms]
     networks = read_networks(run)
     curves.draw_totals(networks, References(networks), tmp_path / "total.png")
-    curves.draw_by_game(networks, tmp_path / "games.png")
+    score_curves.draw_scores(networks, tmp_path / "games.png")
     assert drawn.legends == {"total": names, "games": names}
 
 
@@ -97,14 +83,3 @@ def test_without_a_random_player_the_normalized_score_stands_alone(
     curves.draw_totals(networks, References(networks), tmp_path / "total.png")
     (ax,) = drawn.panels["total"]
     assert "total normalized score" in ax.get_ylabel()
-
-
-def test_the_random_player_is_a_line_at_its_mean_score(tmp_path: Path, drawn: Any) -> None:
-    run = RunDirectory(tmp_path)
-    run.start({"experiment": "games"})
-    write_network(run, "plain", "plain", 0, ["Pong"], ["Pong"], kept=0.5)
-    write_random_player(run, "Pong", 0, [3.0])
-    write_random_player(run, "Pong", 1, [6.0, 6.0])  # every episode counts the same
-    curves.draw_by_game(read_networks(run), tmp_path / "games.png")
-    (ax,) = drawn.panels["games"]
-    assert set(ax.lines[-1].get_ydata()) == {5.0}

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.game_runs import STEPS, make_games
+from support.game_runs import STEPS, make_games, write_network
 
 from ewc_paper.experiments.games.data import (
     ceiling,
@@ -18,6 +18,7 @@ from ewc_paper.experiments.games.data import (
     second_half_total,
     total,
 )
+from ewc_paper.runs.directory import RunDirectory
 
 GAMES = ["Pong", "CrazyClimber"]  # trained in the order Pong, Crazy Climber, Crazy Climber, Pong
 
@@ -44,8 +45,9 @@ def test_totals_are_those_of_the_tests(tmp_path: Path) -> None:
     plain = [one for one in read_networks(make_games(tmp_path)) if one.arm == "plain"]
     steps, values = curves(plain, lambda one, test: total(one.tests[test]))
     assert steps == [0, STEPS, 2 * STEPS, 3 * STEPS, 4 * STEPS]
-    assert values[0] == pytest.approx([0, 0.9, 1.35, 0.9 * 1.25, 0.9 * 1.5])
-    assert values[1] == pytest.approx([0, 1.0, 1.5, 1.25, 1.5])
+    assert list(values) == ["seed 0", "seed 1"]
+    assert values["seed 0"] == pytest.approx([0, 0.9, 1.35, 0.9 * 1.25, 0.9 * 1.5])
+    assert values["seed 1"] == pytest.approx([0, 1.0, 1.5, 1.25, 1.5])
     assert later_tests(plain[0]) == [3, 4]
     assert second_half_total(plain[0]) == pytest.approx(0.9 * (1.25 + 1.5) / 2)
 
@@ -78,3 +80,12 @@ def test_forgetting_is_a_drop_at_equal_steps_in_the_game(tmp_path: Path) -> None
     steps, values = score_curve(read_networks(make_games(tmp_path))[0], "Pong")
     assert steps == [0, STEPS, STEPS, 2 * STEPS, 2 * STEPS]
     assert values == pytest.approx([0, 90, 22.5, 90, 90])
+
+
+def test_the_same_seed_of_two_sets_of_games_is_two_lines(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    run.start({"experiment": "games"})
+    for number, games in enumerate((["Pong", "Krull"], ["Pong", "Boxing"])):
+        write_network(run, f"plain-set{number}-seed7", "plain", 7, games, games, kept=0.5)
+    _, values = curves(read_networks(run), lambda one, test: total(one.tests[test]))
+    assert list(values) == ["set 0, seed 7", "set 1, seed 7"]

@@ -20,8 +20,8 @@ def test_the_best_combination_is_chosen_by_validation_for_each_number_of_tasks(
     tmp_path: Path,
 ) -> None:
     results = figure.averages(make_many_tasks(tmp_path))
-    assert results["ewc"] == {1: [90.0], 2: [pytest.approx(70.0)]}
-    assert results["single"] == {1: [98.0]}
+    assert results["ewc"] == {1: {"ewc-0": 90.0}, 2: {"ewc-1": pytest.approx(70.0)}}
+    assert results["single"] == {1: {"single": 98.0}}
 
 
 @pytest.mark.parametrize("methods", [("sgd", "ewc", "l2"), ("l2", "ewc", "sgd")])

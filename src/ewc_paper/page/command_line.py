@@ -1,0 +1,53 @@
+"""The command that reproduces a run, from its config alone."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import Any
+
+from ewc_paper.experiments import EXPERIMENTS
+from ewc_paper.experiments.experiment import Experiment
+from ewc_paper.options import flag
+
+
+def reproducing_command(stored: Mapping[str, Any]) -> str:
+    """Return `ewc run NAME` with the preset that is nearest, and the options that differ from it.
+
+    Raises RunError if the config does not fit the experiment.
+    """
+    experiment = EXPERIMENTS[stored["experiment"]]
+    config = experiment.restored(stored)
+    commands = [
+        ["ewc", "run", experiment.name, "--preset", preset, *_changes(config, preset)]
+        for preset in experiment.presets
+        if not _cannot_be_given(config, preset)
+    ]
+    nearest = sorted(commands, key=len)[:1] or [["ewc", "run", experiment.name]]
+    return shlex.join(nearest[0])
+
+
+def _changes(config: Experiment, preset: str) -> Iterator[str]:
+    """Yield the options that turn a preset into the config."""
+    for name, value in _differing(config, preset).items():
+        if isinstance(value, bool):
+            yield flag(name) if value else flag(name).replace("--", "--no-", 1)
+            continue
+        yield flag(name)
+        for one in value if isinstance(value, tuple) else (value,):
+            yield str(one)
+
+
+def _differing(config: Experiment, preset: str) -> dict[str, Any]:
+    """Return the options of a config that differ from those of a preset."""
+    chosen = type(config)(**config.presets[preset])
+    names = [one.name for one in fields(config)]
+    return {
+        name: getattr(config, name)
+        for name in names
+        if getattr(config, name) != getattr(chosen, name)
+    }
+
+
+def _cannot_be_given(config: Experiment, preset: str) -> bool:
+    """Whether the preset sets an option that the config leaves out: there is no way to say so."""
+    return any(value is None for value in _differing(config, preset).values())
