@@ -13,9 +13,9 @@ SOURCE = Path(__file__).parents[1] / "src"
 ROOMS = {
     "ewc": (
         *("version", "dtypes", "sharding", "warnings", "parameters", "processes", "fisher"),
-        *("wells", "task_wells", "ready_fisher", "files", "log_codes", "sharing"),
+        *("wells", "task_wells", "budget", "ready_fisher", "files", "log_codes", "sharing"),
         *("serialization", "pull_state", "blocks", "step_size", "pull_checks", "pull"),
-        *("attachments", "memory_files", "memory", "checkpoint", "perturbation", "recognition"),
+        *("attachments", "memory_files", "memory_strength", "memory", "checkpoint", "perturbation", "recognition"),
         *("importances", "integrations", "__init__"),
     ),
     "ewc_paper": (
