@@ -1,26 +1,26 @@
 """A budget in place of a strength: λ follows from how much the remembered tasks have lost.
 
-Their loss has risen by about e = ½ E(θ) / n nats per sample, the mean over n tasks of the quadratic
-estimate ½ Σ F (θ − θ*)². It may rise to the budget B. λ is the multiplier of this constraint:
+By the memory's estimate, their loss has risen by e nats per sample, and it may rise to the budget B.
+λ is the multiplier of this constraint, e <= B. With r = √(e / B), the distance from the anchor in
+units of the one that is allowed,
 
-    λ = Λ (e / B)²        a soft wall at the budget: hardly any pull far below, a steep one beyond
-    Λ ← Λ (e / B)^¼       at each measurement of e, until it rests at B
+    λ = Λ r     the pull is weaker inside and stronger outside
+    Λ ← Λ r     at each measurement of e, unless r already moves towards 1
 
 Only ratios enter, so the scale of the Fisher, the optimizer and its learning rate do not matter.
-Below the budget Λ falls: where training does not use the budget up, the pull vanishes.
+Where training rests below the budget, Λ falls, and the pull vanishes. Measurements are so far apart
+that e changes little in between.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-DEFAULT_BUDGET = 0.05  # nats per sample
-WALL = 2.0  # exponent of the wall
-RATE = 0.25  # exponent of its adaptation
-FASTEST = (0.5, 10.0)  # e / B counts as between these in it: how far Λ moves in one measurement
+DEFAULT_BUDGET = 5e-4  # nats per sample
+FASTEST = (0.5, 3.0)  # Λ changes by at most these factors in one measurement
+LITTLE = 0.1  # a change of e, relative
 LONGEST = 16  # steps between two measurements
-TOO_FAR = 2.0  # times the budget: measure again at the next step
-RANGE = (1e-30, 1e30)  # of Λ
+RANGE = (1e-30, 1e30)  # of λ and Λ: they stay finite
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,9 @@ class Budget:
     Attributes:
         budget: B, in nats per sample.
         strength: λ of the present step.
-        wall: Λ, the strength at which the estimate would rest at the budget. It begins at 1, where
-            the old tasks count as much as the new one.
+        wall: Λ, the strength at the budget. It begins at 1, where the old tasks count as much as
+            the new one.
+        estimate: e at the last measurement.
         interval: steps from the last measurement to the next.
         wait: how many of them are still to come.
     """
@@ -50,6 +51,7 @@ class Budget:
     budget: float
     strength: float = 0.0
     wall: float = 1.0
+    estimate: float = 0.0
     interval: int = 1
     wait: int = 0
 
@@ -64,19 +66,21 @@ class Budget:
         return self.measured(estimate())
 
     def measured(self, estimate: float) -> "Budget":
-        """Return the budget after e was measured. What is not finite says nothing and is ignored.
-
-        Measurements are far apart where little changes, and follow each other where e is too large.
-        """
+        """Return the budget after e was measured. What is not finite says nothing and is ignored."""
         if not math.isfinite(estimate):
             return self
-        ratio = estimate / self.budget
-        wall = self.wall * _within(ratio, FASTEST) ** RATE
-        interval = 1 if ratio > TOO_FAR else min(2 * self.interval, LONGEST)
+        distance = math.sqrt(estimate / self.budget)
+        grew = estimate > (1 + LITTLE) * self.estimate
+        shrank = estimate < (1 - LITTLE) * self.estimate
+        wall = self.wall
+        if not (grew if distance < 1 else shrank):
+            wall = _within(wall * _within(distance, FASTEST), RANGE)
+        interval = max(self.interval // 2, 1) if grew or shrank else min(2 * self.interval, LONGEST)
         return replace(
             self,
-            strength=_within(wall * ratio**WALL, (0.0, RANGE[1])),
-            wall=_within(wall, RANGE),
+            strength=min(wall * distance, RANGE[1]),
+            wall=wall,
+            estimate=estimate,
             interval=interval,
             wait=interval - 1,
         )

@@ -1,9 +1,9 @@
 """How strongly a memory pulls: by a strength that the user chose, or by one that keeps a budget."""
 
 import math
+from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from ewc.budget import DEFAULT_BUDGET, Budget, FixedStrength
 from ewc.parameters import ModelParameters
@@ -50,8 +50,9 @@ class MemoryStrength:
     def estimated_rise(self) -> float:
         """Return how much the loss of the remembered tasks has risen, by the memory's estimate.
 
-        It is the mean over the tasks of ½ Σ F (θ − θ*)², in nats per sample if F is a Fisher; with
-        `decay` below 1 the older tasks count less. It is 0 without tasks.
+        It is ½ Σ F (θ − θ*)² of each task, the mean over the tasks, above its smallest possible
+        value: 0 for a single task, more for several that cannot all have their best weights. It is
+        in nats per sample if F is a Fisher. With `decay` below 1 older tasks count less.
 
         Example:
             >>> import torch, ewc
@@ -63,9 +64,7 @@ class MemoryStrength:
             >>> round(memory.estimated_rise(), 6)
             0.015
         """
-        state = self._fit_wells()
-        with torch.no_grad():
-            return self._rise(energy(state.well, state.parameters))
+        return self._rise(self._fit_wells())
 
     def _choose_strength(self, strength: float | None, budget: float | None) -> None:
         """Take over what the user chose."""
@@ -83,13 +82,15 @@ class MemoryStrength:
         """Return what to pull with at this step of a training, with the strength for it."""
         if not state.well.precision:
             return state
-        self._control = self._control.step(
-            lambda: self._rise(energy(state.well, state.parameters))
-        )
+        self._control = self._control.step(lambda: self._rise(state))
         return state._replace(strength=self.strength)
 
-    def _rise(self, energy: Tensor) -> float:
-        return float(energy.detach()) / 2 / max(self._wells.weight, 1.0)
+    @torch.no_grad()
+    def _rise(self, state: PullState) -> float:
+        if not state.well.precision:
+            return 0.0
+        above_bottom = energy(replace(state.well, bottom=0.0), state.parameters)
+        return float(above_bottom) / 2 / self._wells.weight
 
     def _fit_wells(self) -> PullState:
         """Fit the wells to the model, which may have moved or grown; return what pulls now."""
