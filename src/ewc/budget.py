@@ -1,7 +1,7 @@
 """A budget in place of a strength: λ follows from how much the remembered tasks have lost.
 
-By the memory's estimate, their loss has risen by e nats per sample, and it may rise to the budget B.
-λ is the multiplier of this constraint, e <= B. With r = √(e / B), the distance from the anchor in
+By the memory's estimate, their loss has risen by e nats per sample; it may rise to the budget B. λ
+is the multiplier of this constraint, e <= B. With r = √(e / B), the distance from the anchor in
 units of the one that is allowed,
 
     λ = Λ r     the pull is weaker inside and stronger outside
@@ -66,7 +66,7 @@ class Budget:
         return self.measured(estimate())
 
     def measured(self, estimate: float) -> "Budget":
-        """Return the budget after e was measured. What is not finite says nothing and is ignored."""
+        """Return the budget after e was measured; ignore what is not finite."""
         if not math.isfinite(estimate):
             return self
         distance = math.sqrt(estimate / self.budget)

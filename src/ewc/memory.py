@@ -46,7 +46,7 @@ class EWC(MemoryFiles, MemoryStrength):
         strength: λ of the paper: how much the old tasks count. It may be changed at any time.
         budget: in place of a strength, how much the loss of the old tasks may rise, in nats per
             sample, by the memory's own estimate: see `estimated_rise`. The strength adapts to it
-            while you train. Without either, the budget is 0.05.
+            while you train. Without either, the budget is 0.0005.
         decay: γ of online EWC (Schwarz et al. 2018). If it is below 1, each consolidation
             multiplies the precision so far by it and anchors everything at the current weights.
         parameters: which parameters to protect, by name (`"!head.*"` leaves a head out).
