@@ -27,7 +27,7 @@ from benchmarks.methods import SEARCH_SEED, percent
 from ewc.budget import DEFAULT_BUDGET
 from ewc_paper.mnist.learner import PermutedMnistLearner
 
-STRENGTHS = (100.0, 1e3, 10.0, 1e4, 1e6, 1.0, 1e5)
+STRENGTHS = (100.0, 1e3, 1e6, 10.0, 1e4, 1.0, 1e5)
 BUDGETS = (5e-3, 5e-2)  # beside the default
 EWC = "ewc-exact"
 

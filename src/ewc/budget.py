@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 
 DEFAULT_BUDGET = 5e-4  # nats per sample
 FASTEST = (0.5, 3.0)  # Λ changes by at most these factors in one measurement
-LITTLE = 0.1  # a change of e, relative
+REST = 0.02  # a change of e between two measurements, relative: less is rest
+LARGE = 0.1  # and more is too much: measure more often
 LONGEST = 16  # steps between two measurements
 RANGE = (1e-30, 1e30)  # of λ and Λ: they stay finite
 
@@ -70,12 +71,13 @@ class Budget:
         if not math.isfinite(estimate):
             return self
         distance = math.sqrt(estimate / self.budget)
-        grew = estimate > (1 + LITTLE) * self.estimate
-        shrank = estimate < (1 - LITTLE) * self.estimate
+        change = estimate - self.estimate
+        towards = change if distance < 1 else -change
         wall = self.wall
-        if not (grew if distance < 1 else shrank):
+        if towards <= REST * self.estimate:
             wall = _within(wall * _within(distance, FASTEST), RANGE)
-        interval = max(self.interval // 2, 1) if grew or shrank else min(2 * self.interval, LONGEST)
+        large = abs(change) > LARGE * self.estimate
+        interval = max(self.interval // 2, 1) if large else min(2 * self.interval, LONGEST)
         return replace(
             self,
             strength=min(wall * distance, RANGE[1]),

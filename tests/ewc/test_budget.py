@@ -93,8 +93,10 @@ def test_it_measures_seldom_where_the_estimate_changes_little() -> None:
 def test_what_already_moves_towards_the_budget_is_left_to_it() -> None:
     assert after(Budget(BUDGET, estimate=0.01), 0.02).wall == 1.0
     assert after(Budget(BUDGET, estimate=0.2), 0.1).wall == 1.0
-    assert after(Budget(BUDGET, estimate=0.2), 0.19).wall > 1.0
-    assert after(Budget(BUDGET, estimate=0.04), 0.041).wall < 1.0
+    assert after(Budget(BUDGET, estimate=0.2), 0.199).wall > 1.0
+    assert after(Budget(BUDGET, estimate=0.2), 0.3).wall > 1.0
+    assert after(Budget(BUDGET, estimate=0.04), 0.0401).wall < 1.0
+    assert after(Budget(BUDGET, estimate=0.04), 0.03).wall < 1.0
 
 
 def test_a_fixed_strength_measures_nothing() -> None:

@@ -68,7 +68,7 @@ def test_the_scale_of_the_precision_does_not_matter(scale) -> None:
     for problem in (budgeted(0.05), budgeted(0.05, scale)):
         optimizer = SGD(problem.model.parameters(), lr=0.1)
         problem.memory.attach(optimizer)
-        train(problem, optimizer, 1000)
+        train(problem, optimizer, 2000)
         ends.append((problem.weights(), problem.memory.strength))
     torch.testing.assert_close(ends[0][0], ends[1][0], rtol=1e-3, atol=1e-4)
     assert ends[1][1] * scale == pytest.approx(ends[0][1], rel=0.01)
