@@ -183,11 +183,10 @@ class EWC(MemoryFiles, MemoryStrength):
             >>> memory.anchor(1.0)
             >>> loss = model(torch.randn(8, 4)).square().mean() + memory.penalty()
         """
-        state = self._fit_wells()
         if torch.is_grad_enabled():  # without gradients it is only displayed, and pulls on nothing
             self._fingerprint = None
-            state = self._adapt_strength(state)
-        return state.penalty()
+            self._adapt_strength()
+        return self._fit_wells().penalty()
 
     def attach(self, optimizer: Optimizer, how: How = "proximal") -> Pull:
         """Pull on the weights at every `optimizer.step()` until `remove()` of the returned handle.
@@ -210,7 +209,9 @@ class EWC(MemoryFiles, MemoryStrength):
             >>> handle.remove()
         """
         selected = self._parameters.selected()
-        return self._attachments.attach(optimizer, how, selected, self._start_pull)
+        return self._attachments.attach(
+            optimizer, how, selected, self._start_pull, self._adapt_strength
+        )
 
     @contextmanager
     def without(self, *tasks: str) -> Iterator[None]:
@@ -288,6 +289,6 @@ class EWC(MemoryFiles, MemoryStrength):
     def _start_pull(self) -> PullState:
         """Return what to pull with at this step of an attached optimizer."""
         self._fingerprint = None
-        state = self._adapt_strength(self._fit_wells())
+        state = self._fit_wells()
         self._attachments.check_owners(state)
         return state

@@ -47,6 +47,7 @@ class MemoryStrength:
             raise ValueError(f"expected a finite budget > 0, got {budget}")
         self._control = Budget(float(budget))
 
+    @torch.no_grad()
     def estimated_rise(self) -> float:
         """Return how much the loss of the remembered tasks has risen, by the memory's estimate.
 
@@ -64,7 +65,11 @@ class MemoryStrength:
             >>> round(memory.estimated_rise(), 6)
             0.015
         """
-        return self._rise(self._fit_wells())
+        state = self._fit_wells()
+        if not state.well.precision:
+            return 0.0
+        above_bottom = energy(replace(state.well, bottom=0.0), state.parameters)
+        return float(above_bottom) / 2 / self._wells.weight
 
     def _choose_strength(self, strength: float | None, budget: float | None) -> None:
         """Take over what the user chose."""
@@ -78,19 +83,10 @@ class MemoryStrength:
         else:
             self.budget = DEFAULT_BUDGET if budget is None else budget
 
-    def _adapt_strength(self, state: PullState) -> PullState:
-        """Return what to pull with at this step of a training, with the strength for it."""
-        if not state.well.precision:
-            return state
-        self._control = self._control.step(lambda: self._rise(state))
-        return state._replace(strength=self.strength)
-
-    @torch.no_grad()
-    def _rise(self, state: PullState) -> float:
-        if not state.well.precision:
-            return 0.0
-        above_bottom = energy(replace(state.well, bottom=0.0), state.parameters)
-        return float(above_bottom) / 2 / self._wells.weight
+    def _adapt_strength(self) -> None:
+        """Choose the strength for the next step of a training."""
+        if self._wells.tasks:
+            self._control = self._control.step(self.estimated_rise)
 
     def _fit_wells(self) -> PullState:
         """Fit the wells to the model, which may have moved or grown; return what pulls now."""

@@ -48,10 +48,12 @@ class Pull:
         how: `"proximal"` or `"gradient"`.
         start_pull: called at every step; returns what to pull with.
         warned: the warnings that the memory has given, which the pull adds to.
+        before_step: called before every step, while the weights are where the last one left them.
     """
 
     how: How
     start_pull: Callable[[], PullState]
+    before_step: Callable[[], None]
     warned: set[str]
     _shared: "_OptimizerPulls | None"
 
@@ -61,13 +63,20 @@ class Pull:
         how: How,
         start_pull: Callable[[], PullState],
         warned: set[str],
+        before_step: Callable[[], None],
     ) -> None:
         if how not in get_args(How):
             raise ValueError(f"expected how='proximal' or how='gradient', got how={how!r}")
         if how == "proximal":
             step_size_rule(optimizer)  # raises for an optimizer that it does not know
         self.__setstate__(
-            {"how": how, "start_pull": start_pull, "warned": warned, "optimizer": optimizer}
+            {
+                "how": how,
+                "start_pull": start_pull,
+                "before_step": before_step,
+                "warned": warned,
+                "optimizer": optimizer,
+            }
         )
 
     @property
@@ -85,13 +94,14 @@ class Pull:
         return {
             "how": self.how,
             "start_pull": self.start_pull,
+            "before_step": self.before_step,
             "warned": self.warned,
             "optimizer": None if self._shared is None else self._shared.optimizer(),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.how, self.start_pull = state["how"], state["start_pull"]
-        self.warned = state["warned"]
+        self.before_step, self.warned = state["before_step"], state["warned"]
         self._shared = None
         if (optimizer := state["optimizer"]) is not None:
             if optimizer not in _BY_OPTIMIZER:
@@ -156,6 +166,8 @@ class _OptimizerPulls:
         return cached[1]
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        for pull in self.pulls:
+            pull.before_step()
         if not any(pull.how == "gradient" for pull in self.pulls):
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)

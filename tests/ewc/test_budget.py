@@ -28,10 +28,9 @@ def settled(strength: float, speed: float, steps: int) -> tuple[list[float], Bud
     """
     budget, distance, ratios = Budget(BUDGET), 0.0, []
     for _ in range(steps):
-        distance += speed
         ratios.append(distance**2)
         budget = budget.step(lambda: BUDGET * ratios[-1])
-        distance /= 1 + speed * budget.strength / strength
+        distance = (distance + speed) / (1 + speed * budget.strength / strength)
     return ratios, budget
 
 
@@ -42,7 +41,15 @@ def test_the_estimate_comes_to_rest_at_the_budget(strength: float, speed: float)
     ratios, budget = settled(strength, speed, steps=round(20 / speed) + 1000)
     late = ratios[len(ratios) // 2 :]
     assert 0.97 < min(late) <= max(late) < 1.03
-    assert budget.strength == pytest.approx(strength * (1 + speed), rel=0.03)
+    assert budget.strength == pytest.approx(strength, rel=0.03)
+
+
+@pytest.mark.parametrize("speed", [1.0, 3.0])
+def test_steps_that_go_beyond_the_budget_keep_it_roughly(speed: float) -> None:
+    """A single step without a pull would go to the budget's distance, or three times as far."""
+    ratios, budget = settled(1000.0, speed, steps=1000)
+    assert 0.7 < min(ratios[500:]) <= max(ratios[500:]) < 1.3
+    assert budget.strength == pytest.approx(1000.0, rel=0.3)
 
 
 def test_at_the_budget_nothing_changes() -> None:

@@ -49,16 +49,12 @@ def train(problem: Problem, optimizer: Optimizer, steps: int = 1000) -> None:
 @pytest.mark.parametrize("how", ["proximal", "gradient"])
 @pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
 def test_training_rests_at_the_budget(make, how) -> None:
-    """The multiplier of the constraint: the weights minimize the loss plus this penalty.
-
-    The estimate is measured after the optimizer's step, and the proximal pull reduces it further.
-    """
+    """The multiplier of the constraint: the weights minimize the loss plus this penalty."""
     problem = budgeted(0.05)
     optimizer = make(problem.model.parameters())
     problem.memory.attach(optimizer, how=how)
     train(problem, optimizer, 2000)
-    assert problem.memory._control.estimate == pytest.approx(0.05, rel=0.01)
-    assert 0.03 < problem.memory.estimated_rise() < 0.0505
+    assert problem.memory.estimated_rise() == pytest.approx(0.05, rel=0.01)
     torch.testing.assert_close(problem.weights(), problem.minimum(), rtol=0.02, atol=2e-3)
 
 
@@ -95,7 +91,7 @@ def test_a_penalty_in_the_loss_keeps_the_budget_too() -> None:
         optimizer.zero_grad()
         (problem.loss() + problem.memory.penalty()).backward()
         optimizer.step()
-    assert problem.memory.estimated_rise() == pytest.approx(0.05, rel=0.2)
+    assert problem.memory.estimated_rise() == pytest.approx(0.05, rel=0.01)
 
 
 def test_several_memories_keep_their_own_budgets() -> None:
@@ -107,7 +103,7 @@ def test_several_memories_keep_their_own_budgets() -> None:
     for memory in (problem.memory, looser):
         memory.attach(optimizer)
     train(problem, optimizer)
-    assert problem.memory.estimated_rise() == pytest.approx(0.05, rel=0.2)
+    assert problem.memory.estimated_rise() == pytest.approx(0.05, rel=0.01)
     assert looser.strength < 1e-9
 
 
@@ -193,7 +189,7 @@ def test_what_is_set_last_counts() -> None:
     assert problem.memory.strength == 3.0
     problem.memory.budget = 0.02
     train(problem, optimizer)
-    assert problem.memory.estimated_rise() == pytest.approx(0.02, rel=0.25)
+    assert problem.memory.estimated_rise() == pytest.approx(0.02, rel=0.01)
 
 
 def train_networks(model, optimizer, steps: range) -> None:
