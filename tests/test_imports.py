@@ -15,8 +15,8 @@ ROOMS = {
         *("version", "dtypes", "sharding", "warnings", "parameters", "processes", "fisher"),
         *("wells", "task_wells", "budget", "ready_fisher", "files", "log_codes", "sharing"),
         *("serialization", "pull_state", "blocks", "step_size", "pull_checks", "pull"),
-        *("attachments", "memory_files", "memory_strength", "memory", "checkpoint", "perturbation", "recognition"),
-        *("importances", "integrations", "__init__"),
+        *("attachments", "memory_files", "memory_strength", "memory", "checkpoint"),
+        *("perturbation", "recognition", "importances", "integrations", "__init__"),
     ),
     "ewc_paper": (
         *("__init__", "errors", "seeding", "terminal", "options", "runs", "mnist", "games"),
