@@ -28,7 +28,6 @@ from benchmarks.tuning_methods import (
     FisherOptions,
     Start,
     fisher_of,
-    has_budget,
     losses,
     tune,
 )
@@ -112,8 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--folder", type=Path, required=True, help="where results are stored")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    usual = [name for name in VALUES if name != "budget" or has_budget()]
-    parser.add_argument("--methods", nargs="*", choices=VALUES, default=usual)
+    parser.add_argument("--methods", nargs="*", choices=VALUES, default=list(VALUES))
     parser.add_argument("--values", type=float, nargs="+", help="in place of the usual ones")
     parser.add_argument("--table", action="store_true", help="only show what is there")
     parser.add_argument("--quick", action="store_true", help="a tiny model that learns little")

@@ -1,4 +1,4 @@
-"""The networks that `benchmarks.methods` trains: one method, strength and seed each."""
+"""The networks of `benchmarks.methods` and `benchmarks.budget`: one method, strength, seed each."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,11 @@ from ewc_paper.mnist.learner import PermutedMnistLearner
 from ewc_paper.mnist.tasks import PermutedTasks
 
 HELD_OUT = 5000  # training images for the search
-CONFIG = TrainingConfig(optimizer="adam", lr=1e-3, batch_size=128, fisher_samples=5000)
+CONFIG = TrainingConfig(batch_size=128, fisher_samples=5000)
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "adam": {"optimizer": "adam", "lr": 1e-3},
+    "sgd": {"optimizer": "sgd", "lr": 0.1, "momentum": 0.9},
+}
 
 
 class PathLearner(PermutedMnistLearner):
@@ -94,9 +98,8 @@ def train_cells(cells: Iterable[Cell], rows: dict[Cell, CellRow], file: Path, wo
         rows[row["cell"]] = row
         cell = row["cell"]
         average = sum(row["accuracy"]) / len(row["accuracy"])
-        print(
-            f"{cell.method:14} λ {cell.strength:<9.3g} seed {cell.seed}: {average:.2%}", flush=True
-        )
+        value = f"B {cell.budget:<9.3g}" if cell.budget else f"λ {cell.strength:<9.3g}"
+        print(f"{cell.method:14} {value} seed {cell.seed}: {average:.2%}", flush=True)
 
 
 def _trained(cells: list[Cell], workers: int) -> Iterator[CellRow]:
@@ -113,18 +116,26 @@ def _trained(cells: list[Cell], workers: int) -> Iterator[CellRow]:
 
 def train(cell: Cell) -> CellRow:
     """Train one network and return its accuracies."""
-    method = METHODS[cell.method]
-    changes = {"tasks": cell.tasks, "epochs": cell.epochs, "seed": cell.seed, **method.changes}
-    config = replace(CONFIG, strength=cell.strength, **changes)
-    tasks = PermutedTasks(_data(cell.images, cell.held_out), cell.seed)
     start = time.process_time()
-    ends = [row for row in method.learner(tasks, config).run() if row]
+    ends = [row for row in make_learner(cell).run() if row]
     return {
         "cell": cell,
         "accuracy": ends[-1]["accuracy"],
         "learned": [row["accuracy"][-1] for row in ends],
         "seconds": round(time.process_time() - start, 1),
     }
+
+
+def make_learner(cell: Cell) -> PermutedMnistLearner:
+    """Return the network of a cell, untrained, and all that trains it."""
+    method = METHODS[cell.method]
+    changes = {"tasks": cell.tasks, "epochs": cell.epochs, "seed": cell.seed, **method.changes}
+    changes |= OPTIMIZERS[cell.optimizer]
+    tasks = PermutedTasks(_data(cell.images, cell.held_out), cell.seed)
+    learner = method.learner(tasks, replace(CONFIG, strength=cell.strength, **changes))
+    if cell.budget:
+        learner.memory.budget = cell.budget
+    return learner
 
 
 @lru_cache(maxsize=1)

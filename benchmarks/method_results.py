@@ -1,4 +1,4 @@
-"""The results of `benchmarks.methods`: one line of JSON for each network that was trained."""
+"""The results of `benchmarks.methods` and `.budget`: a line of JSON for each trained network."""
 
 import json
 import os
@@ -21,6 +21,8 @@ class Cell:
         epochs: epochs per task.
         images: training images.
         held_out: measure on training images that are held out, not on the test images.
+        optimizer: a key of `OPTIMIZERS`.
+        budget: of the memory, in place of the strength; 0 if there is none.
     """
 
     method: str = ""
@@ -30,6 +32,8 @@ class Cell:
     epochs: int = 1
     images: int = 55_000
     held_out: bool = False
+    optimizer: str = "adam"
+    budget: float = 0.0
 
 
 class CellRow(TypedDict):

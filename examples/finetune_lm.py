@@ -230,7 +230,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Show what fine-tuning costs, without and with a memory."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--folder", type=Path, help="where the first training is kept")
-    parser.add_argument("--strength", type=float, default=100.0, help="λ (default: %(default)s)")
+    parser.add_argument(
+        "--budget", type=float, default=0.01, help="estimated rise that is allowed (%(default)s)"
+    )
     parser.add_argument("--samples", type=int, default=1024, help="sequences for the Fisher")
     parser.add_argument("--quick", action="store_true", help="a tiny model that learns little")
     options = parser.parse_args(arguments)
@@ -246,7 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     train(models["fine-tuned, plain"], new.train, settings, steps=steps, rate=rate)
 
     models["fine-tuned with EWC"] = model = deepcopy(model)
-    memory = ewc.EWC(model, strength=options.strength)
+    memory = ewc.EWC(model, budget=options.budget)
     sample = some(old.train, options.samples).to(model.device)
     memory.consolidate(batches(sample), task="old", kind="sampled")
     memory_callback = EWCCallback(memory)  # the one line more

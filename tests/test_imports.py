@@ -13,10 +13,10 @@ SOURCE = Path(__file__).parents[1] / "src"
 ROOMS = {
     "ewc": (
         *("version", "dtypes", "sharding", "warnings", "parameters", "processes", "fisher"),
-        *("wells", "task_wells", "ready_fisher", "files", "log_codes", "sharing"),
+        *("wells", "task_wells", "budget", "ready_fisher", "files", "log_codes", "sharing"),
         *("serialization", "pull_state", "blocks", "step_size", "pulled_parameters"),
-        *("pull_checks", "block_pull", "compiled_pull", "pull"),
-        *("attachments", "memory_files", "memory", "checkpoint", "perturbation", "recognition"),
+        *("pull_checks", "block_pull", "compiled_pull", "pull", "attachments", "memory_files"),
+        *("memory_strength", "memory", "checkpoint", "perturbation", "recognition"),
         *("importances", "integrations", "__init__"),
     ),
     "ewc_paper": (

@@ -33,6 +33,7 @@ class Attachments:
         how: How,
         parameters: Mapping[str, Tensor],
         start_pull: Callable[[], PullState],
+        before_step: Callable[[], None],
         compiled: bool = False,
     ) -> Pull:
         """Attach the memory to an optimizer.
@@ -42,6 +43,7 @@ class Attachments:
             how: `"proximal"` or `"gradient"`.
             parameters: the parameters that the memory selects.
             start_pull: called at every step; returns what to pull with.
+            before_step: called before every step.
             compiled: whether to pull with compiled kernels.
         """
         optimizer = getattr(optimizer, "optimizer", optimizer)  # inside a trainer's wrapper
@@ -56,7 +58,9 @@ class Attachments:
             raise ValueError(
                 "expected an optimizer of the memory's parameters, but it has none of them"
             )
-        self._pulls[optimizer] = Pull(optimizer, how, start_pull, self._warned, compiled)
+        self._pulls[optimizer] = Pull(
+            optimizer, how, start_pull, self._warned, before_step, compiled=compiled
+        )
         return self._pulls[optimizer]
 
     def check_owners(self, state: PullState) -> None:

@@ -5,7 +5,6 @@
 with F_t the Fisher diagonal of task t and θ*_t the weights that solved it (the paper's equation 3).
 """
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +19,7 @@ from ewc.fisher.datasets import Collate
 from ewc.fisher.likelihood import Kind, Likelihood, Positions
 from ewc.fisher.scaling import check_shaping, shaped
 from ewc.memory_files import MemoryFiles
+from ewc.memory_strength import MemoryStrength
 from ewc.parameters import ModelParameters, ParameterSelection
 from ewc.processes import ProcessGroup, choose_processes
 from ewc.pull import Pull
@@ -32,7 +32,7 @@ from ewc.warnings import fingerprint, warn_if_moved, warn_if_zero
 from ewc.wells import uniform_precision, well_at
 
 
-class EWC(MemoryFiles):
+class EWC(MemoryFiles, MemoryStrength):
     """Elastic weight consolidation: the model learns new tasks without forgetting the old ones.
 
     Each task is remembered as a quadratic well around the weights that solved it. The cost per step
@@ -44,6 +44,9 @@ class EWC(MemoryFiles):
     Args:
         model: the model to protect.
         strength: λ of the paper: how much the old tasks count. It may be changed at any time.
+        budget: in place of a strength, how much the loss of the old tasks may rise, in nats per
+            sample, by the memory's own estimate: see `estimated_rise`. The strength adapts to it
+            while you train. Without either, the budget is 0.0005.
         decay: γ of online EWC (Schwarz et al. 2018). If it is below 1, each consolidation
             multiplies the precision so far by it and anchors everything at the current weights.
         parameters: which parameters to protect, by name (`"!head.*"` leaves a head out).
@@ -66,13 +69,14 @@ class EWC(MemoryFiles):
         self,
         model: nn.Module,
         *,
-        strength: float,
+        strength: float | None = None,
+        budget: float | None = None,
         decay: float = 1.0,
         parameters: ParameterSelection = None,
         keep_tasks: bool | str | torch.device = False,
         process_group: ProcessGroup = None,
     ) -> None:
-        self.strength = strength
+        self._choose_strength(strength, budget)
         if not 0 <= decay <= 1:
             raise ValueError(f"expected 0 <= decay <= 1, got {decay}")
         storage = None if isinstance(keep_tasks, bool) else torch.device(keep_tasks)
@@ -85,17 +89,6 @@ class EWC(MemoryFiles):
         self._parameters.selected()  # raises if there is none
 
     @property
-    def strength(self) -> float:
-        """λ: how much the old tasks count compared with the new one."""
-        return self._strength
-
-    @strength.setter
-    def strength(self, strength: float) -> None:
-        if not (math.isfinite(strength) and strength >= 0):
-            raise ValueError(f"expected a finite strength >= 0, got {strength}")
-        self._strength = float(strength)
-
-    @property
     def decay(self) -> float:
         """γ of online EWC; 1 means that every task counts the same forever."""
         return self._wells.decay
@@ -106,7 +99,8 @@ class EWC(MemoryFiles):
         return self._wells.tasks
 
     def __repr__(self) -> str:
-        return f"EWC(strength={self.strength}, decay={self.decay}, tasks={list(self.tasks)})"
+        how = f"strength={self.strength}" if self.budget is None else f"budget={self.budget}"
+        return f"EWC({how}, decay={self.decay}, tasks={list(self.tasks)})"
 
     def consolidate(
         self,
@@ -191,6 +185,7 @@ class EWC(MemoryFiles):
         """
         if torch.is_grad_enabled():  # without gradients it is only displayed, and pulls on nothing
             self._fingerprint = None
+            self._adapt_strength()
         return self._fit_wells().penalty()
 
     def attach(
@@ -218,7 +213,14 @@ class EWC(MemoryFiles):
             >>> handle.remove()
         """
         selected = self._parameters.selected()
-        return self._attachments.attach(optimizer, how, selected, self._start_pull, compiled)
+        return self._attachments.attach(
+            optimizer,
+            how,
+            selected,
+            self._start_pull,
+            self._adapt_strength,
+            compiled=compiled,
+        )
 
     @contextmanager
     def without(self, *tasks: str) -> Iterator[None]:
@@ -267,10 +269,10 @@ class EWC(MemoryFiles):
             >>> memory = ewc.EWC(torch.nn.Linear(4, 3), strength=100.0)
             >>> torch.save(memory.state_dict(), "memory.pt")
         """
-        return pack(self._wells.all_fitted(self._parameters.all()), self.strength)
+        return pack(self._wells.all_fitted(self._parameters.all()), self._control)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over the strength, the decay and the tasks of a saved memory.
+        """Take over the strength or the budget, the decay and the tasks of a saved memory.
 
         Protected parameters must have the shapes they had at saving, others may differ; see `load`
         for a model that grew since.
@@ -280,8 +282,8 @@ class EWC(MemoryFiles):
             >>> memory = ewc.EWC(torch.nn.Linear(4, 3), strength=100.0)
             >>> memory.load_state_dict(memory.state_dict())
         """
-        wells, strength = unpack(state, self._wells, self._parameters.matching())
-        self.strength, self._wells, self._fingerprint = strength, wells, None
+        wells, control = unpack(state, self._wells, self._parameters.matching())
+        self._control, self._wells, self._fingerprint = control, wells, None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_wells": self._wells.leave_none_out()}
@@ -299,9 +301,3 @@ class EWC(MemoryFiles):
         state = self._fit_wells()
         self._attachments.check_owners(state)
         return state
-
-    def _fit_wells(self) -> PullState:
-        """Fit the wells to the model, which may have moved or grown; return what pulls now."""
-        parameters = self._parameters.all()
-        self._wells = self._wells.fitted(parameters)
-        return PullState(parameters, self._wells.active, self.strength)

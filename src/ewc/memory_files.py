@@ -24,7 +24,7 @@ class MemoryFiles(ABC):
         self,
         model: nn.Module,
         *,
-        strength: float,
+        strength: float | None = None,
         parameters: ParameterSelection = None,
         keep_tasks: bool | str | torch.device = False,
     ) -> None: ...
@@ -115,6 +115,6 @@ class MemoryFiles(ABC):
         state = load_state(path, weights, rename=rename, grow=grow)
         if keep_tasks is None:
             keep_tasks = keeps_tasks(state)
-        memory = cls(model, strength=0.0, parameters=parameters, keep_tasks=keep_tasks)
+        memory = cls(model, parameters=parameters, keep_tasks=keep_tasks)
         memory.load_state_dict(state)
         return memory

@@ -45,12 +45,14 @@ class Pull:
         how: `"proximal"` or `"gradient"`.
         start_pull: called at every step; returns what to pull with.
         warned: the warnings that the memory has given, which the pull adds to.
+        before_step: called before every step, while the weights are where the last one left them.
         compiled: whether to use the kernels of `ewc.compiled_pull`.
     """
 
     how: How
     compiled: bool
     start_pull: Callable[[], PullState]
+    before_step: Callable[[], None]
     warned: set[str]
     _shared: "_OptimizerPulls | None"
 
@@ -60,6 +62,7 @@ class Pull:
         how: How,
         start_pull: Callable[[], PullState],
         warned: set[str],
+        before_step: Callable[[], None],
         compiled: bool = False,
     ) -> None:
         if how not in get_args(How):
@@ -70,8 +73,16 @@ class Pull:
             raise ValueError("compiled=True is for how='proximal', got how='gradient'")
         if compiled:
             check_compiler(optimizer)
-        state = {"how": how, "start_pull": start_pull, "warned": warned, "compiled": compiled}
-        self.__setstate__({**state, "optimizer": optimizer})
+        self.__setstate__(
+            {
+                "how": how,
+                "start_pull": start_pull,
+                "before_step": before_step,
+                "warned": warned,
+                "compiled": compiled,
+                "optimizer": optimizer,
+            }
+        )
 
     @property
     def attached(self) -> bool:
@@ -88,6 +99,7 @@ class Pull:
         return {
             "how": self.how,
             "start_pull": self.start_pull,
+            "before_step": self.before_step,
             "warned": self.warned,
             "compiled": self.compiled,
             "optimizer": None if self._shared is None else self._shared.optimizer(),
@@ -95,7 +107,8 @@ class Pull:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.how, self.start_pull = state["how"], state["start_pull"]
-        self.warned, self.compiled = state["warned"], state["compiled"]
+        self.before_step, self.warned = state["before_step"], state["warned"]
+        self.compiled = state["compiled"]
         self._shared = None
         if (optimizer := state["optimizer"]) is not None:
             if optimizer not in _BY_OPTIMIZER:
@@ -158,6 +171,8 @@ class _OptimizerPulls:
         return cached[1]
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        for pull in self.pulls:
+            pull.before_step()
         if not any(pull.how == "gradient" for pull in self.pulls):
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)

@@ -7,27 +7,30 @@ under `total.*` and `task.<number>.*`, and all plain values are JSON in the byte
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ewc.budget import Budget, FixedStrength
 from ewc.task_wells import TaskWells
 from ewc.wells import Well
 
-FORMAT = 2
-READABLE = (1, 2)  # the first had no remainders
+FORMAT = 3
+READABLE = (1, 2, 3)  # the first had no remainders, the second no budget
 FIELDS = ("precision", "anchor", "remainder")
 
 
-def pack(wells: TaskWells, strength: float) -> dict[str, Tensor]:
-    """Return the wells and the strength of a memory as one flat dict of tensors."""
+def pack(wells: TaskWells, control: FixedStrength | Budget) -> dict[str, Tensor]:
+    """Return the wells and the strength or budget of a memory as one flat dict of tensors."""
     state = _pack_well("total", wells.total)
     for number, well in enumerate(wells.kept.values()):
         state |= _pack_well(f"task.{number}", well)
     values = {
         "format": FORMAT,
-        "strength": strength,
+        "strength": control.strength,
+        "budget": asdict(control) if isinstance(control, Budget) else None,
         "decay": wells.decay,
         "keep_tasks": wells.keep_tasks,
         "tasks": list(wells.tasks),
@@ -39,8 +42,8 @@ def pack(wells: TaskWells, strength: float) -> dict[str, Tensor]:
 
 def unpack(
     state: Mapping[str, Tensor], wells: TaskWells, parameters: Mapping[str, Tensor]
-) -> tuple[TaskWells, float]:
-    """Return the wells and the strength of a saved memory; raise at the first mismatch.
+) -> tuple[TaskWells, FixedStrength | Budget]:
+    """Return the wells and the strength or budget of a saved memory; raise at the first mismatch.
 
     Args:
         state: what `pack` returned.
@@ -63,7 +66,12 @@ def unpack(
         )
     kept_by_task = dict(zip(values["tasks"], kept, strict=False))
     loaded = wells.loaded(values["decay"], values["tasks"], total, kept_by_task, parameters)
-    return loaded, values["strength"]
+    return loaded, _control(values)
+
+
+def _control(values: Mapping[str, Any]) -> FixedStrength | Budget:
+    budget = values.get("budget")  # absent in formats 1 and 2
+    return FixedStrength(values["strength"]) if budget is None else Budget(**budget)
 
 
 def parameter_name(key: str) -> str:

@@ -1,5 +1,6 @@
 """The wells of all tasks that a memory knows, and the one well that pulls on the weights."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -35,6 +36,12 @@ class TaskWells:
     kept: Mapping[str, Well] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     active: Well = field(default_factory=Well)
+
+    @property
+    def weight(self) -> float:
+        """How many tasks pull, Σ γ^k: with `decay` below 1 the older ones count less."""
+        pulling = sum(task not in self.left_out for task in self.tasks)
+        return math.fsum(self.decay**age for age in range(pulling))
 
     def new_name(self, task: str | None) -> str:
         """Return the name for a task that is about to be added; raise if it is taken."""

@@ -95,7 +95,8 @@ def warn_of_divergence(name: str, product: float, limit: float) -> None:
     warn(
         f"how='gradient' will diverge: lr · strength · precision is {product:.3g} in {name!r} "
         f"and must stay below {limit:.3g} for this optimizer; "
-        "use how='proximal', which is stable for every strength, or a smaller strength"
+        "use how='proximal', which is stable for every strength, or a smaller strength (a larger "
+        "budget)"
     )
 
 
@@ -103,7 +104,8 @@ def warn_of_standstill(share: float, strength: float) -> None:
     """Warn of a pull that lets hardly any weight move."""
     warn(
         f"the pull undoes {1 - share:.1%} of the optimizer's step: with strength {strength:g} "
-        "nearly all weights stand still and little new will be learned; try a smaller strength"
+        "nearly all weights stand still and little new will be learned; try a smaller strength "
+        "(a larger budget)"
     )
 
 

@@ -24,7 +24,28 @@ def nothing():
 
 
 def attach(attachments, model, optimizer, how="proximal"):
-    return attachments.attach(optimizer, how, dict(model.named_parameters()), nothing)
+    return attachments.attach(
+        optimizer, how, dict(model.named_parameters()), nothing, before_step=int
+    )
+
+
+def test_the_memory_is_told_before_every_step(model):
+    told = []
+    optimizer = SGD(model.parameters(), lr=0.1)
+    parameters = dict(model.named_parameters())
+    for how in ("proximal", "gradient"):
+        weight = model.weight.detach().clone()
+        attachments = Attachments()
+        handle = attachments.attach(
+            optimizer, how, parameters, nothing, lambda: told.append(model.weight.detach().clone())
+        )
+        model(torch.ones(3)).sum().backward()
+        optimizer.step()
+        assert torch.equal(told.pop(), weight)
+        assert not torch.equal(model.weight, weight)
+        handle.remove()
+        optimizer.step()
+        assert not told
 
 
 def test_the_handle_is_found_by_optimizer(model):

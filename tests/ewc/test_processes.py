@@ -20,7 +20,7 @@ from ewc.processes import ProcessChoice, Processes, choose_processes, find_proce
 TASKS, CALLS = "data_parallel.two_tasks", "data_parallel.other_calls"
 
 
-@pytest.mark.parametrize("name", ["sgd", "adamw"])
+@pytest.mark.parametrize("name", ["sgd", "adamw", "budget"])
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_ranks_learn_what_one_process_learns(four_ranks, name, size):
     results = [result[f"{name} {size}"] for result in four_ranks.of(TASKS)[:size]]

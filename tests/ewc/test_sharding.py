@@ -33,7 +33,7 @@ from ewc.sharding import (
 TASKS, CALLS = "sharded.two_tasks", "sharded.other_calls"
 
 
-@pytest.mark.parametrize("run", ["sgd 2", "gradient 2", "adamw 4"])
+@pytest.mark.parametrize("run", ["sgd 2", "gradient 2", "adamw 4", "budget 4"])
 def test_sharded_models_learn_what_one_process_learns(four_ranks, run):
     name, size = run.split()
     results = [result[run] for result in four_ranks.of(TASKS)[: int(size)]]

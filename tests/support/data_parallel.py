@@ -25,7 +25,7 @@ def two_tasks() -> dict[str, Any]:
     results: dict[str, Any] = {}
     for size in (1, 2, 4):
         group = distributed.new_group(list(range(size)))
-        for name in ("sgd", "adamw") if rank < size else ():
+        for name in ("sgd", "adamw", "budget") if rank < size else ():
             model = DistributedDataParallel(make_model(), process_group=group)
             results[f"{name} {size}"] = learn_two_tasks(model, name, rank, size)
     return results

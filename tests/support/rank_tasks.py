@@ -17,16 +17,19 @@ STEPS = 20
 
 
 class Trained(NamedTuple):
-    """An optimizer, and how the memory pulls on it."""
+    """An optimizer, how the memory pulls on it, and how strongly."""
 
     optimizer: Callable[[Any], torch.optim.Optimizer]
     how: Literal["proximal", "gradient"]
+    strength: dict[str, float]
 
 
+FIXED = {"strength": 30.0}
 OPTIMIZERS = {
-    "sgd": Trained(partial(torch.optim.SGD, lr=0.1, momentum=0.9), "proximal"),
-    "gradient": Trained(partial(torch.optim.SGD, lr=0.1), "gradient"),
-    "adamw": Trained(partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1), "proximal"),
+    "sgd": Trained(partial(torch.optim.SGD, lr=0.1, momentum=0.9), "proximal", FIXED),
+    "gradient": Trained(partial(torch.optim.SGD, lr=0.1), "gradient", FIXED),
+    "adamw": Trained(partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1), "proximal", FIXED),
+    "budget": Trained(partial(torch.optim.Adam, lr=0.01), "proximal", {"budget": 0.01}),
 }
 
 
@@ -60,7 +63,7 @@ def even_part(task: Batch, rank: int, size: int) -> Batch:
 def learn_two_tasks(model: nn.Module, name: str, rank: int = 0, size: int = 1) -> dict[str, Any]:
     """Learn a task and consolidate it, then another while the memory pulls; return what came."""
     first, second = make_task(1), make_task(2)
-    memory = ewc.EWC(model, strength=30.0)
+    memory = ewc.EWC(model, **OPTIMIZERS[name].strength)
     fisher = memory.consolidate(uneven_part(first, rank, size), task="A", kind="exact")
     optimizer = OPTIMIZERS[name].optimizer(model.parameters())
     memory.attach(optimizer, how=OPTIMIZERS[name].how)
@@ -69,6 +72,7 @@ def learn_two_tasks(model: nn.Module, name: str, rank: int = 0, size: int = 1) -
         optimizer.zero_grad()
         cross_entropy(model(inputs), labels).backward()
         optimizer.step()
+    strength = memory.strength
     penalty = float(memory.penalty().detach())
     shaped: dict[str, Any] = {"kind": "empirical", "floor": 0.1, "normalize": 2.0}
     second_fisher = memory.consolidate(uneven_part(second, rank, size), task="B", **shaped)
@@ -77,6 +81,7 @@ def learn_two_tasks(model: nn.Module, name: str, rank: int = 0, size: int = 1) -
         "fisher": whole(fisher),
         "second fisher": whole(second_fisher),
         "penalty": penalty,
+        "strength": strength,
         "bottom": bottom,
         "weights": whole(dict(bare(model).named_parameters())),
         # without remainders, which are kept only where rounding would show

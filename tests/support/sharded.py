@@ -42,7 +42,7 @@ def two_tasks(meshes: dict[int, DeviceMesh]) -> dict[str, Any]:
     rank = distributed.get_rank()
     return {
         f"{name} {size}": learn_two_tasks(sharded(make_model(), meshes[size]), name, rank, size)
-        for size, names in {2: ("sgd", "gradient"), 4: ("adamw",)}.items()
+        for size, names in {2: ("sgd", "gradient"), 4: ("adamw", "budget")}.items()
         for name in names
         if rank < size
     }

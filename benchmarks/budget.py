@@ -1,0 +1,153 @@
+"""A budget against a search for λ: permuted MNIST, one task after another, with two optimizers.
+
+    python -m benchmarks.budget                # five tasks, two seeds
+    python -m benchmarks.budget --rises        # what the estimate says, and what is really lost
+
+Each λ and each budget trains a network, beside plain training and training on all tasks at once.
+The default budget was chosen on other permutations, first weights and images (the seed 500, and
+training images that were held out) than those reported (the seeds 0, 1, ..., and the test images).
+The best λ is the best on the reported test images themselves, an advantage that the budget does not
+have.
+
+As in `benchmarks.methods`, each network that is finished is a line of the file `--results`.
+"""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from benchmarks.method_cells import OPTIMIZERS, make_learner, train_cells
+from benchmarks.method_results import Cell, CellRow, read_rows
+from benchmarks.methods import percent
+from ewc.budget import DEFAULT_BUDGET
+from ewc_paper.mnist.learner import PermutedMnistLearner
+
+STRENGTHS = (100.0, 1e3, 1e6, 10.0, 1e4, 1.0, 1e5)
+BUDGETS = (5e-3, 5e-2)  # beside the default
+EWC = "ewc-exact"
+
+
+def cells_of(size: Cell) -> Iterator[Cell]:
+    """Yield what is trained with one optimizer and seed, the most telling first."""
+    yield replace(size, method="naive")
+    yield replace(size, method=EWC, budget=DEFAULT_BUDGET)
+    for strength in STRENGTHS:
+        yield replace(size, method=EWC, strength=strength)
+    yield replace(size, method="joint")
+    for budget in BUDGETS:
+        yield replace(size, method=EWC, budget=budget)
+
+
+def table(sizes: Sequence[Cell], rows: Mapping[Cell, CellRow]) -> list[str]:
+    """Return the lines of the table, in Markdown: accuracies in percent, over seeds.
+
+    What is not trained yet, for one of the seeds, is left out.
+
+    Args:
+        sizes: the cells of one optimizer that differ in their seeds, as for `cells_of`.
+        rows: the results.
+    """
+    lines = [
+        f"| {sizes[0].optimizer} | average of all tasks | first task | each when learned |",
+        "| --- | --- | --- | --- |",
+    ]
+    for cells in zip(*map(cells_of, sizes), strict=True):
+        found = [rows[cell] for cell in cells if cell in rows]
+        if len(found) < len(cells):
+            continue
+        columns = [
+            [mean(row["accuracy"]) for row in found],
+            [row["accuracy"][0] for row in found],
+            [mean(row["learned"]) for row in found],
+        ]
+        lines.append("| " + " | ".join([_label(cells[0]), *map(percent, columns)]) + " |")
+    return lines
+
+
+def _label(cell: Cell) -> str:
+    if cell.budget:
+        return f"budget {cell.budget:g}" + ", the default" * (cell.budget == DEFAULT_BUDGET)
+    names = {"naive": "plain training", "joint": "all tasks so far at once"}
+    return names.get(cell.method, f"λ = {cell.strength:g}")
+
+
+def rises(cell: Cell) -> tuple[float, float]:
+    """Return how much the first task's loss has risen after the second: estimated, and really.
+
+    The loss is that on the images of the cell that accuracies are measured on.
+    """
+    learner = make_learner(replace(cell, tasks=2))
+    estimates: list[float] = []
+    remember = learner._remember
+
+    def estimate_and_remember() -> None:
+        estimates.append(learner.memory.estimated_rise())
+        remember()
+
+    learner._remember = estimate_and_remember  # type: ignore[method-assign]
+    losses = [_first_task_loss(learner) for row in learner.run() if row]
+    return estimates[1], losses[1] - losses[0]
+
+
+@torch.no_grad()
+def _first_task_loss(learner: PermutedMnistLearner) -> float:
+    tested = learner.tasks.permuted(learner.tasks.data.test, 0)
+    return float(cross_entropy(learner.model(tested.images), tested.labels))
+
+
+def rise_lines(size: Cell) -> Iterator[str]:
+    """Yield the lines of a table: the estimate beside the real rise, over budgets."""
+    yield "| optimizer | budget | estimated rise | real rise | real / estimated |"
+    yield "| --- | --- | --- | --- | --- |"
+    for optimizer in OPTIMIZERS:
+        for budget in (1e-4, DEFAULT_BUDGET, 1e-2):
+            cell = replace(size, method=EWC, optimizer=optimizer, budget=budget)
+            estimated, real = rises(cell)
+            numbers = f"{estimated:.2g} | {real:.2g} | {real / estimated:.0f}"
+            yield f"| {optimizer} | {budget:g} | {numbers} |"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Train what is missing and print the tables."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.budget",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--tasks", type=int, default=5, help="number of tasks (default: 5)")
+    parser.add_argument("--seeds", type=int, default=2, help="number of seeds (default: 2)")
+    parser.add_argument("--epochs", type=int, default=1, help="per task (default: 1)")
+    parser.add_argument("--images", type=int, default=20_000, help="per epoch (default: 20,000)")
+    parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
+    parser.add_argument("--table", action="store_true", help="only show what is there")
+    parser.add_argument("--rises", action="store_true", help="estimated and real rises instead")
+    parser.add_argument("--results", type=Path, default=Path("docs/results/budget.jsonl"))
+    options = parser.parse_args(arguments)
+    for name in ("tasks", "seeds", "epochs", "images", "workers"):
+        if getattr(options, name) < 1:
+            parser.error(f"expected --{name} of at least 1")
+    size = Cell(tasks=options.tasks, epochs=options.epochs, images=options.images)
+    if options.rises:
+        for line in rise_lines(size):
+            print(line, flush=True)
+        return
+    rows = read_rows(options.results)
+    seeds = range(options.seeds)
+    sizes = {
+        name: [replace(size, optimizer=name, seed=seed) for seed in seeds] for name in OPTIMIZERS
+    }
+    if not options.table:
+        every = [cells_of(size) for some in sizes.values() for size in some]
+        wanted = [cell for cells in zip(*every, strict=True) for cell in cells]
+        train_cells(wanted, rows, options.results, options.workers)
+    for some in sizes.values():
+        print("\n".join(table(some, rows)), end="\n\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""How strongly a memory pulls: by a strength that the user chose, or by one that keeps a budget."""
+
+import math
+from dataclasses import replace
+
+import torch
+
+from ewc.budget import DEFAULT_BUDGET, Budget, FixedStrength
+from ewc.parameters import ModelParameters
+from ewc.pull_state import PullState
+from ewc.task_wells import TaskWells
+from ewc.wells import energy
+
+
+class MemoryStrength:
+    """The strength and the budget of `EWC`: it has one of them, and the other one follows."""
+
+    _parameters: ModelParameters
+    _wells: TaskWells
+    _control: FixedStrength | Budget
+
+    @property
+    def strength(self) -> float:
+        """λ: how much the old tasks count compared with the new one; the present one of a budget.
+
+        Setting it ends a budget.
+        """
+        return self._control.strength
+
+    @strength.setter
+    def strength(self, strength: float) -> None:
+        if not (math.isfinite(strength) and strength >= 0):
+            raise ValueError(f"expected a finite strength >= 0, got {strength}")
+        self._control = FixedStrength(float(strength))
+
+    @property
+    def budget(self) -> float | None:
+        """How much the loss of the remembered tasks may rise; None with a fixed strength.
+
+        Setting it lets the strength follow from now on.
+        """
+        return self._control.budget if isinstance(self._control, Budget) else None
+
+    @budget.setter
+    def budget(self, budget: float) -> None:
+        if not (math.isfinite(budget) and budget > 0):
+            raise ValueError(f"expected a finite budget > 0, got {budget}")
+        self._control = Budget(float(budget))
+
+    @torch.no_grad()
+    def estimated_rise(self) -> float:
+        """Return how much the loss of the remembered tasks has risen, by the memory's estimate.
+
+        It is ½ Σ F (θ − θ*)² of each task, the mean over the tasks, above its smallest possible
+        value: 0 for a single task, more for several that cannot all have their best weights. It is
+        in nats per sample if F is a Fisher. With `decay` below 1 older tasks count less.
+
+        Example:
+            >>> import torch, ewc
+            >>> model = torch.nn.Linear(4, 3)
+            >>> memory = ewc.EWC(model, budget=0.05)
+            >>> memory.anchor(1.0)
+            >>> with torch.no_grad():
+            ...     _ = model.bias.add_(0.1)  # 3 weights, of precision 1
+            >>> round(memory.estimated_rise(), 6)
+            0.015
+        """
+        state = self._fit_wells()
+        if not state.well.precision:
+            return 0.0
+        above_bottom = energy(replace(state.well, bottom=0.0), state.parameters)
+        return float(above_bottom) / 2 / self._wells.weight
+
+    def _choose_strength(self, strength: float | None, budget: float | None) -> None:
+        """Take over what the user chose."""
+        if strength is not None and budget is not None:
+            raise ValueError(
+                f"expected a strength or a budget, got strength={strength} and budget={budget}: "
+                "a budget finds the strength"
+            )
+        if strength is not None:
+            self.strength = strength
+        else:
+            self.budget = DEFAULT_BUDGET if budget is None else budget
+
+    def _adapt_strength(self) -> None:
+        """Choose the strength for the next step of a training."""
+        if self._wells.tasks:
+            self._control = self._control.step(self.estimated_rise)
+
+    def _fit_wells(self) -> PullState:
+        """Fit the wells to the model, which may have moved or grown; return what pulls now."""
+        parameters = self._parameters.all()
+        self._wells = self._wells.fitted(parameters)
+        return PullState(parameters, self._wells.active, self.strength)
