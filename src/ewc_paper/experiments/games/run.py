@@ -69,7 +69,8 @@ TEN = (
     "RoadRunner",
     "UpNDown",
 )
-GATED = ("plain", "ewc-gates-labels", "ewc-gates-fmn", "single", "random")  # in small networks
+# In small networks; "gates" shows what gates do without EWC.
+GATED = ("plain", "gates", "ewc-gates-labels", "ewc-gates-fmn", "single", "random")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +105,7 @@ class Games(Playing, AgentConfig):
             **ATARI_SMALL,
             **ATARI_SMALL_TASKS,
             "arms": GATED,
-            "games": ("RoadRunner", "KungFuMaster", "Krull"),
+            "games": ("RoadRunner", "Krull", "UpNDown"),
             "segment_steps": 60_000,
             "seeds": 2,
         },
