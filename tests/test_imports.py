@@ -20,7 +20,7 @@ ROOMS = {
     ),
     "ewc_paper": (
         *("__init__", "errors", "seeding", "terminal", "options", "runs", "mnist", "games"),
-        *("figures", "experiments", "live", "parser", "cli", "__main__"),
+        *("figures", "experiments", "live", "sweeps", "parser", "commands", "cli", "__main__"),
     ),
 }
 FILES = sorted(file for package in ROOMS for file in (SOURCE / package).rglob("*.py"))

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from ewc_paper.errors import RunError
@@ -33,9 +34,15 @@ class Counter:
 
 
 class Failing(Counter):
-    """Counts to three."""
+    """Counts to three, once a file is there, if one is named."""
+
+    def __init__(self, after: str | None) -> None:
+        super().__init__()
+        self.after = after
 
     def run(self) -> Iterator[dict[str, Any] | None]:
+        while self.after and not Path(self.after).exists():
+            time.sleep(0.01)
         for row in super().run():
             if self.count == 3:
                 raise RunError("three is too much")
@@ -47,4 +54,4 @@ def make_counter(config: dict[str, Any]) -> Counter:
 
 
 def make_failing(config: dict[str, Any]) -> Counter:
-    return Failing()
+    return Failing(config.get("after"))

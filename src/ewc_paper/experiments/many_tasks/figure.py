@@ -1,11 +1,12 @@
 """Figure 3B: the average accuracy over all tasks so far as tasks are added, one line per method.
 
-If several combinations of options were searched, each number of tasks shows the combination with
-the best validation accuracy.
+Of a sweep, each number of tasks shows the trial that was chosen for it by validation accuracy, run
+again with seeds that chose nothing.
 """
 
 import math
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,48 +17,57 @@ from ewc_paper.experiments.view import Layout
 from ewc_paper.figures.names import METHOD_LABELS, in_order
 from ewc_paper.figures.seeds import mean_and_deviation, plot_band
 from ewc_paper.figures.style import axes, line_style, marker_style, save, use_whole_numbers
-from ewc_paper.runs.directory import MetricsRow, RunDirectory
-from ewc_paper.runs.schema import integer, one_of, record
+from ewc_paper.runs.directory import RunDirectory
+from ewc_paper.runs.schema import integer, one_of, optional, record
 
-LAYOUT = Layout(accuracy_row, part=record(label=one_of(METHOD_LABELS), combination=integer()))
+LAYOUT = Layout(
+    accuracy_row,
+    config=record(search=optional(integer(0, 0))),  # runs of an older version could search
+    part=record(label=one_of(METHOD_LABELS)),
+)
 
 # By method, by number of tasks: one average per seed, in percent; NaN if the network diverged.
 Averages = dict[str, dict[int, list[float]]]
 
 
 def averages(run: RunDirectory) -> Averages:
-    """Return the average test accuracy of the combination chosen for each number of tasks."""
-    rows: dict[str, dict[int, dict[int, list[MetricsRow]]]] = defaultdict(
-        lambda: defaultdict(lambda: defaultdict(list))
-    )
+    """Return the average test accuracy of every seed."""
+    results: Averages = defaultdict(lambda: defaultdict(list))
     for part in run.parts():
-        config = part.config()
         for row in task_ends(part.rows()):
-            rows[config["label"]][row["task"] + 1][config["combination"]].append(row)
-    results = {
-        method: {
-            count: [average_accuracy(row) for row in _best(combinations)]
-            for count, combinations in sorted(counts.items())
-        }
-        for method, counts in rows.items()
-    }
-    return in_order(results, run.config().get("methods", []))
+            results[part.config()["label"]][row["task"] + 1].append(average_accuracy(row))
+    by_count = {method: dict(sorted(counts.items())) for method, counts in results.items()}
+    return in_order(by_count, run.config().get("methods", []))
 
 
-def _best(combinations: dict[int, list[MetricsRow]]) -> list[MetricsRow]:
-    """Return the rows of the combination with the best validation accuracy."""
-    if len(combinations) == 1:
-        return next(iter(combinations.values()))
-    return max(
-        combinations.values(),
-        key=lambda rows: np.mean([np.mean(row["validation"]) for row in rows]),
-    )
+def best_averages(chosen: Mapping[str, Sequence[RunDirectory]]) -> Averages:
+    """Return the averages of the runs that were chosen for each method and number of tasks.
+
+    Args:
+        chosen: by method and number of tasks, as `ManyTasks.points` names them: the runs.
+    """
+    results: Averages = defaultdict(dict)
+    for point, runs in chosen.items():
+        method, _, count = point.rpartition("-")
+        found = [averages(run).get(method, {}).get(int(count), []) for run in runs]
+        if values := [value for values in found for value in values]:
+            results[method][int(count)] = values
+    return {method: dict(sorted(counts.items())) for method, counts in results.items()}
 
 
 def draw(run: RunDirectory) -> list[Path]:
     """Draw the run's figure from its metrics."""
+    return _draw(averages(run), run.figures)
+
+
+def draw_best(chosen: Mapping[str, Sequence[RunDirectory]], figures: Path) -> list[Path]:
+    """Draw the figure of a sweep from the runs that were chosen."""
+    return _draw(best_averages(chosen), figures)
+
+
+def _draw(results: Averages, figures: Path) -> list[Path]:
     ax = axes()
-    for method, counts in averages(run).items():
+    for method, counts in results.items():
         diverged = any(math.isnan(value) for values in counts.values() for value in values)
         label = METHOD_LABELS[method] + (" (some diverged)" if diverged else "")
         if method == "single":
@@ -70,12 +80,20 @@ def draw(run: RunDirectory) -> list[Path]:
     ax.set_ylabel("average accuracy over all tasks, %")
     use_whole_numbers(ax.xaxis)
     ax.legend(frameon=False)
-    return [save(ax, run.figures / "many-tasks.png")]
+    return [save(ax, figures / "many-tasks.png")]
 
 
 def table(run: RunDirectory) -> Table:
     """The average accuracies, for about ten numbers of tasks at most."""
-    results = averages(run)
+    return _table(averages(run))
+
+
+def best_table(chosen: Mapping[str, Sequence[RunDirectory]]) -> Table:
+    """The average accuracies of the runs that were chosen."""
+    return _table(best_averages(chosen))
+
+
+def _table(results: Averages) -> Table:
     counts = sorted({count for method in results.values() for count in method})
     every = max(1, len(counts) // 10)
     table = Table("tasks", title="average test accuracy in % over all tasks so far")
