@@ -1,6 +1,7 @@
 """What `ewc run` and `ewc sweep` share: how and where parts are run."""
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -16,12 +17,16 @@ if TYPE_CHECKING:
     from ewc_paper.runs.directory import RunDirectory
     from ewc_paper.runs.engine import Engine, Part, Report
 
+ADDRESS = r"auto|[\w.\[\]:-]+:\d{1,5}"
+
 
 def running_options(options: argparse.Namespace) -> Running:
     """How to run, as given on the command line; refuses what does not fit."""
     given = given_options(options, Running)
     check_options(Running, given)
     running = Running(**given)
+    if running.address is not None and not re.fullmatch(ADDRESS, running.address):
+        raise RunError(f"--address must be HOST:PORT or auto, got {running.address!r}")
     if running.engine == "local" and (running.address or running.gpus is not None):
         raise RunError("--address and --gpus are for a cluster: add --engine ray")
     if running.engine == "ray" and running.workers is not None:

@@ -143,7 +143,10 @@ def perform(
         patience_seconds: how long to wait for another process that writes to the directory.
     """
     directory = RunDirectory(job.directory)
-    directory.start(job.part.config, resume=True)
+    if job.mend:
+        start_again(directory, job.part.config)
+    else:
+        directory.start(job.part.config, resume=True)
     with directory.locked(patience_seconds):
         directory.remove([ERROR])
         try:
@@ -200,6 +203,15 @@ def _carry_on(
         )
     if says_finished(directory.path):
         directory.remove(job.part.temporary_files)
+
+
+def start_again(directory: RunDirectory, config: dict[str, Any]) -> None:
+    """Start or resume a directory whose options are known, also if its record of them is lost."""
+    try:
+        directory.start(config, resume=True)
+    except Damaged:
+        (directory.path / "config.json").unlink()
+        directory.start(config, resume=True)
 
 
 def _put_damage_aside(directory: RunDirectory) -> None:

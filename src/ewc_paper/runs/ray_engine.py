@@ -6,6 +6,7 @@ files of a part come back through Ray's object store when it ends, or stops. Usa
 dashboard stay off, and a cluster on this machine listens to loopback alone.
 """
 
+import logging
 import os
 import tempfile
 import threading
@@ -36,6 +37,12 @@ from ewc_paper.runs.files import replace_file
 REPORTS_PER_SECOND = 200  # of all parts together, which one process must read
 LOCK_SECONDS = 120.0  # until shared storage gives up the lock of a node that died
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0": nodes are at 127.0.0.1
+
+QUIET: dict[str, Any] = {
+    "include_dashboard": False,
+    "log_to_driver": False,
+    "logging_level": logging.ERROR,
+}
 
 Files = dict[str, bytes]  # by name: the files of a part
 
@@ -205,7 +212,7 @@ def connect(address: str | None) -> Any:
         raise RunError("--engine ray needs Ray: pip install 'ewc-paper[cluster]'") from None
     if not ray.is_initialized():
         try:
-            ray.init(address or "local", include_dashboard=False, log_to_driver=False)
+            ray.init(address or "local", **QUIET)
         except (ConnectionError, ValueError, RuntimeError) as error:
             said = str(error).partition("\n")[0]
             raise RunError(f"cannot connect to Ray at --address {address} ({said})") from error

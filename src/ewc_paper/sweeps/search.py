@@ -7,8 +7,7 @@ at any moment is resumed with the same decisions, and ends with the same table.
 import math
 from collections.abc import Callable, Sequence
 
-from ewc_paper.errors import Damaged
-from ewc_paper.runs.engine import Ended, Engine, Job, Report
+from ewc_paper.runs.engine import Ended, Engine, Job, Report, start_again
 from ewc_paper.sweeps.scores import is_finished, mean_points, mean_score
 from ewc_paper.sweeps.sweep import Plan, Run, Sweep
 
@@ -41,7 +40,7 @@ def search(
         trial_of: dict[str, int] = {}
         jobs = []
         for run in runs:
-            for job in _jobs(sweep, run, until):
+            for job in _jobs(run, until):
                 trial_of[job.name] = run.trial
                 jobs.append(job)
 
@@ -110,13 +109,9 @@ def choose(sweep: Sweep, plan: Plan) -> dict[str, int]:
     return {point: trial for point, (_, trial) in best.items()}
 
 
-def _jobs(sweep: Sweep, run: Run, until: float) -> list[Job]:
+def _jobs(run: Run, until: float) -> list[Job]:
     """The parts of a run, whose directory is started if it is not there."""
-    try:
-        run.directory.start(run.config.to_dict(), resume=True)
-    except Damaged:  # what it said is known: write it again
-        (run.directory.path / "config.json").unlink()
-        run.directory.start(run.config.to_dict(), resume=True)
+    start_again(run.directory, run.config.to_dict())
     return [
         Job(
             f"{run.directory.name}/{part.name}",

@@ -1,0 +1,240 @@
+"""A real Ray cluster of several nodes on this machine, at loopback alone.
+
+Each test that needs it starts a cluster, which takes about ten seconds.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+from support.quick_learners import make_dying, make_failing, make_logged, make_short
+from support.tiny import OPTIONS, write_data
+
+from ewc_paper.errors import RunError
+from ewc_paper.experiments.many_tasks.run import ManyTasks
+from ewc_paper.runs.directory import RunDirectory
+from ewc_paper.runs.engine import Ended, Job, Part, Report
+from ewc_paper.runs.local import LocalEngine
+from ewc_paper.runs.ray_engine import Correspondent, Mailbox, RayEngine, read_files, write_files
+from ewc_paper.sweeps.search import search
+from ewc_paper.sweeps.sweep import Plan, Sweep
+
+STORE = 80 * 2**20  # bytes of a node's object store
+QUIET = {"num_cpus": 1, "object_store_memory": STORE, "node_ip_address": "127.0.0.1"}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Three nodes of one CPU each; a test may remove the third, and then adds it again."""
+    os.environ.update({"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"})
+    # Workers import what is tested from where this process has it.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={**QUIET, "include_dashboard": False})
+    for _ in range(2):
+        cluster.add_node(**QUIET)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def run(engine: RayEngine | LocalEngine, jobs: list[Job], seconds: float = 0) -> dict[str, Ended]:
+    ends: dict[str, Ended] = {}
+
+    def tell(news: Report | Ended) -> None:
+        if isinstance(news, Ended):
+            ends[news.part] = news
+
+    engine.run(jobs, checkpoint_seconds=seconds, tell=tell)
+    return ends
+
+
+def job(directory: Path, name: str, make: Any, **config: Any) -> Job:
+    return Job(name, directory / name, Part(name, config, make))
+
+
+def results(directory: Path) -> dict[str, str]:
+    """The metrics of all parts, and their checkpoints as their checksums."""
+    found = {}
+    for file in sorted(directory.rglob("*")):
+        if file.name == "metrics.jsonl":
+            found[str(file.relative_to(directory))] = file.read_text()
+        elif file.name == "checkpoint.safetensors":
+            with safe_open(file, framework="pt") as opened:
+                found[str(file.relative_to(directory))] = opened.metadata()["sha256"]
+    return found
+
+
+def sweep_on(engine: RayEngine | LocalEngine, path: Path, plan: Plan) -> Sweep:
+    sweep = Sweep(path)
+    sweep.write(plan)
+    search(sweep, plan, engine=engine, checkpoint_seconds=30, show=lambda report: None)
+    return sweep
+
+
+def test_both_engines_give_the_same_bit_for_bit(tmp_path: Path, cluster: Any) -> None:
+    tiny = OPTIONS | {"data": str(write_data(tmp_path / "data")), "validation_samples": 40}
+    base = ManyTasks.preset("quick", **tiny, methods=("ewc", "dropout"), dropout_epochs=2)
+    over = ("lr=log:1e-3..1", "dropout_lr=log:1e-3..1", "width=4..16")
+    plan = Plan(base, over, 2, 1, grid=False)
+    local = sweep_on(LocalEngine(2), tmp_path / "local", plan)
+    on_ray = sweep_on(RayEngine(cluster.address), tmp_path / "ray", plan)
+    expected = results(local.path)
+    assert len(expected) == 2 * 2 * 2  # metrics and checkpoint of two methods in two trials
+    assert results(on_ray.path) == expected
+
+
+def test_a_node_that_dies_loses_nothing_that_was_checkpointed(tmp_path: Path, cluster: Any) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    jobs = [
+        job(
+            tmp_path / "run",
+            f"part{number}",
+            make_logged,
+            log=str(log),
+            name=str(number),
+            seconds=0.3,
+        )
+        for number in range(6)
+    ]
+    node = cluster.add_node(**QUIET)
+
+    def kill_when_all_run() -> None:
+        while len({line.split()[0] for line in log.read_text().splitlines()}) < 4:
+            time.sleep(0.05)
+        cluster.remove_node(node, allow_graceful=False)
+
+    killer = threading.Thread(target=kill_when_all_run)
+    killer.start()
+    ends = run(RayEngine(cluster.address), jobs)
+    killer.join()
+    assert [end.error for end in ends.values()] == [None] * 6
+    done = log.read_text().splitlines()
+    for number, one in enumerate(jobs):
+        assert [row["count"] for row in RunDirectory(one.directory).rows()] == list(range(1, 11))
+        pieces = [int(line.split()[1]) for line in done if line.split()[0] == str(number)]
+        assert pieces == sorted(pieces)  # never back behind a checkpoint
+    # A node runs one part at a time, and a part is saved after every piece.
+    assert len(done) <= 6 * 10 + 1
+    assert len(done) >= 6 * 10
+
+
+def test_without_shared_storage_files_come_back(tmp_path: Path, cluster: Any) -> None:
+    engine = RayEngine(cluster.address, shared=False)
+    ends = run(engine, [job(tmp_path / "ray", "short", make_short)])
+    assert ends["short"].error is None
+    run(LocalEngine(1), [job(tmp_path / "local", "short", make_short)])
+    assert results(tmp_path / "ray") == results(tmp_path / "local") != {}
+    directory = RunDirectory(tmp_path / "ray" / "short")
+    directory.check()
+    assert directory.finished()
+    assert sorted(file.name for file in directory.path.iterdir()) == [
+        "checkpoint.safetensors",
+        "config.json",
+        "metrics.jsonl",
+    ]
+
+
+def test_failures_are_told_and_do_not_end_the_others(tmp_path: Path, cluster: Any) -> None:
+    jobs = [
+        job(tmp_path, "failing", make_failing),
+        job(tmp_path, "dying", make_dying, deaths=99, log=str(tmp_path / "log")),
+        job(tmp_path, "short", make_short),
+    ]
+    ends = run(RayEngine(cluster.address), jobs)
+    assert "three is too much" in str(ends["failing"].error)
+    assert "three is too much" in (tmp_path / "failing" / "error.txt").read_text()
+    assert "worker process died 3 times" in str(ends["dying"].error)
+    assert ends["short"].error is None
+    assert not list(tmp_path.glob(".token*"))
+
+
+def test_parts_stop_after_checkpoints_if_their_reports_cannot_be_shown(
+    tmp_path: Path, cluster: Any
+) -> None:
+    def tell(news: Report | Ended) -> None:
+        raise RunError("enough")
+
+    slow = job(tmp_path, "slow", make_short, seconds=0.7)
+    with pytest.raises(RunError, match="enough"):
+        RayEngine(cluster.address).run([slow], checkpoint_seconds=1e9, tell=tell)
+    state = RunDirectory(slow.directory).load()
+    assert state is not None
+    assert 0 < state["count"] < 10
+
+
+def test_nothing_listens_beyond_loopback_and_there_is_no_dashboard(cluster: Any) -> None:
+    import ray
+
+    assert cluster.address.startswith("127.0.0.1:")
+    if not ray.is_initialized():
+        run(RayEngine(cluster.address), [])
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+    assert {node["NodeManagerAddress"] for node in ray.nodes()} == {"127.0.0.1"}
+
+
+def test_rows_are_all_sent_and_progress_only_now_and_then() -> None:
+    sent: list[list[Report]] = []
+
+    def put(reports: list[Report]) -> bool:
+        sent.append(reports)
+        return len(sent) > 1
+
+    correspondent = Correspondent(put, every_seconds=1e9)
+    assert not correspondent.stopping
+    row = {"loss": 1.0}
+    for progress, said in ((0.1, None), (0.2, row), (0.3, None), (0.4, None)):
+        correspondent.report(Report("part", progress, said))
+    correspondent.flush()
+    assert sent == [[], [Report("part", 0.2, row), Report("part", 0.4, None)]]
+    assert correspondent.stopping
+
+
+def test_the_mailbox_keeps_reports_until_they_are_taken() -> None:
+    mailbox = Mailbox()
+    report = Report("part", 0.5, None)
+    assert not mailbox.put([report])
+    assert mailbox.take(stopping=True) == [report]
+    assert mailbox.take(stopping=True) == []
+    assert mailbox.put([])
+
+
+def test_files_are_written_with_the_checkpoint_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    one = Job("a", tmp_path, Part("a", {}, make_short, temporary_files=("*.bin",)))
+    given = {"checkpoint.safetensors": b"1", "metrics.jsonl": b"2", "clips/a.png": b"3"}
+    monkeypatch.setattr(
+        "ewc_paper.runs.ray_engine.replace_file", lambda file, content: written.append(file.name)
+    )
+    write_files(tmp_path, given)
+    assert written == ["a.png", "metrics.jsonl", "checkpoint.safetensors"]
+    monkeypatch.undo()
+    write_files(tmp_path, given)
+    for name in ("lock", "previous.safetensors", "replay.bin"):
+        (tmp_path / name).touch()
+    assert read_files(tmp_path, one) == given
+    assert read_files(tmp_path / "nowhere", one) == {}
+
+
+def test_an_address_without_a_cluster_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    def refuse(*given: Any, **more: Any) -> None:
+        raise ConnectionError("nobody answers\nat all")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", refuse)
+    jobs = [job(Path("/nowhere"), "short", make_short)]
+    with pytest.raises(RunError, match=r"cannot connect to Ray at --address 127.0.0.1:1 \(nobody"):
+        run(RayEngine("127.0.0.1:1"), jobs)
