@@ -97,16 +97,16 @@ class Dying(Short):
 
 
 class Logged(Short):
-    """Logs every piece with its name."""
+    """Logs every piece with its label."""
 
-    def __init__(self, log: str, name: str, seconds: float) -> None:
+    def __init__(self, log: str, label: str, seconds: float) -> None:
         super().__init__(seconds)
         self.log = Path(log)
-        self.name = name
+        self.label = label
 
     def piece(self) -> None:
         with open(self.log, "a") as file:
-            file.write(f"{self.name} {self.count + 1}\n")
+            file.write(f"{self.label} {self.count + 1}\n")
 
 
 def make_short(config: dict[str, Any]) -> Counter:
