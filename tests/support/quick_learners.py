@@ -97,7 +97,7 @@ class Dying(Short):
 
 
 class Logged(Short):
-    """Logs every piece with its label."""
+    """Logs every piece with its label and the process that started its worker."""
 
     def __init__(self, log: str, label: str, seconds: float) -> None:
         super().__init__(seconds)
@@ -106,7 +106,7 @@ class Logged(Short):
 
     def piece(self) -> None:
         with open(self.log, "a") as file:
-            file.write(f"{self.label} {self.count + 1}\n")
+            file.write(f"{self.label} {self.count + 1} {os.getppid()}\n")
 
 
 def make_short(config: dict[str, Any]) -> Counter:

@@ -10,7 +10,7 @@ import signal
 import threading
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnContext
@@ -162,9 +162,14 @@ class _Pool:
     def close(self) -> None:
         """End the workers, which are all idle unless an error is on its way up."""
         for worker in self._workers:
-            worker.pipe.close()
+            if worker.job is not None:
+                worker.process.kill()
+            else:
+                with suppress(OSError):  # it has died
+                    worker.pipe.send(None)
         for worker in self._workers:
             worker.process.join()
+            worker.pipe.close()
 
 
 @contextmanager
@@ -181,16 +186,12 @@ def _signals_blocked() -> Iterator[None]:
 
 
 def _work(pipe: Connection, stop: Event, checkpoint_seconds: float) -> None:
-    """What a worker process does: one job after another, until its pipe is closed."""
+    """What a worker process does: one job after another, until it gets None."""
     torch.set_num_threads(1)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the parent handles them and sets the event
     threading.Thread(target=_exit_with_parent, daemon=True).start()
-    while True:
-        try:
-            job: Job = pipe.recv()
-        except (EOFError, ConnectionResetError):
-            return
+    while job := pipe.recv():
         ended = outcome(
             job,
             report=lambda report: _send(pipe, report),

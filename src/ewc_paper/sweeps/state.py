@@ -12,6 +12,7 @@ from ewc_paper.runs.checkpoint import says_finished
 from ewc_paper.runs.directory import RunDirectory
 from ewc_paper.runs.engine import ERROR, Part
 from ewc_paper.runs.progress_file import read_progress
+from ewc_paper.terminal import printable
 
 DONE, RUNNING, FAILED, STOPPED, WAITING = "done", "running", "failed", "stopped early", "waiting"
 STATES = (DONE, RUNNING, FAILED, STOPPED, WAITING)
@@ -49,7 +50,7 @@ def why_failed(directory: Path) -> str:
         lines = (directory / ERROR).read_text(errors="replace").strip().splitlines()
     except OSError:
         return ""
-    return lines[-1] if lines else ""
+    return printable(lines[-1]) if lines else ""
 
 
 def parts_of(

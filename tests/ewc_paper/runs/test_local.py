@@ -1,5 +1,6 @@
 """Workers on this machine: as many as fit, and a worker that dies costs little."""
 
+import multiprocessing
 import os
 import signal
 from pathlib import Path
@@ -12,6 +13,13 @@ from ewc_paper.runs import local
 from ewc_paper.runs.directory import RunDirectory
 from ewc_paper.runs.engine import ERROR, Ended, Job, Part, Report
 from ewc_paper.runs.local import LocalEngine, default_workers
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers of fork start at once, with torch loaded."""
+    fork = multiprocessing.get_context("fork")
+    monkeypatch.setattr(local.multiprocessing, "get_context", lambda kind: fork)
 
 
 def run(jobs: list[Job], workers: int = 2) -> dict[str, Ended]:
@@ -35,6 +43,7 @@ def counts(directory: Path) -> list[int]:
     return [row["count"] for row in RunDirectory(directory).rows()]
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_worker_that_dies_loses_what_is_after_its_checkpoint(tmp_path: Path) -> None:
     jobs = [job(tmp_path, f"short{number}", make_short) for number in range(3)]
     once = job(tmp_path, "once", make_dying, deaths=1, log=str(tmp_path / "log"))
@@ -48,6 +57,7 @@ def test_a_worker_that_dies_loses_what_is_after_its_checkpoint(tmp_path: Path) -
     ]
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_part_that_always_kills_its_worker_is_given_up_and_says_so(tmp_path: Path) -> None:
     always = job(tmp_path, "always", make_dying, deaths=99, log=str(tmp_path / "log"))
     ends = run([always, job(tmp_path, "short", make_short)], workers=1)

@@ -106,13 +106,14 @@ def test_a_node_that_dies_loses_nothing_that_was_checkpointed(tmp_path: Path, cl
         for number in range(5)
     ]
     third = cluster.add_node(**QUIET)
+    (raylet,) = third.all_processes["raylet"]
 
-    def kill_when_all_run() -> None:
-        while len({line.split()[0] for line in log.read_text().splitlines()}) < 3:
+    def kill_in_the_middle_of_a_part() -> None:
+        while f" 2 {raylet.process.pid}\n" not in log.read_text():
             time.sleep(0.05)
         cluster.remove_node(third, allow_graceful=False)
 
-    killer = threading.Thread(target=kill_when_all_run)
+    killer = threading.Thread(target=kill_in_the_middle_of_a_part)
     killer.start()
     ends = run(RayEngine(cluster.address), jobs)
     killer.join()
