@@ -41,13 +41,13 @@ def show_status(options: argparse.Namespace) -> int:
 
 def _run_states(directory: Path) -> "list[PartState]":
     from ewc_paper.errors import RunError
-    from ewc_paper.experiments import EXPERIMENTS
+    from ewc_paper.experiments import EXPERIMENTS, SUMMARIES
     from ewc_paper.runs.directory import RunDirectory
     from ewc_paper.sweeps.state import is_live, parts_of, told_progress
 
     run = RunDirectory(directory)
     config = run.config()
-    if config.get("experiment") not in EXPERIMENTS:
+    if config.get("experiment") not in SUMMARIES:
         raise RunError(f"{directory} holds a run of {config.get('experiment')}, which is not known")
     parts = EXPERIMENTS[config["experiment"]].from_dict(config).parts()
     return parts_of(run, parts, told_progress(directory), is_live(directory))

@@ -15,6 +15,7 @@ import platform
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ MetricsRow = dict[str, Any]  # one line of metrics.jsonl
 START_AGAIN = "restore the file, or remove that directory and start it again with --resume"
 
 
+@cache
 def versions() -> dict[str, str]:
     """Return the versions that may affect results; torch's includes its build (+cpu)."""
     packages = {name: version(name) for name in ("ewc", "ewc-paper", "numpy")}

@@ -6,10 +6,13 @@ at any moment is resumed with the same decisions, and ends with the same table.
 
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from ewc_paper.runs.engine import Ended, Engine, Job, Report, start_again
 from ewc_paper.sweeps.scores import is_finished, mean_points, mean_score
 from ewc_paper.sweeps.sweep import Plan, Run, Sweep
+
+WRITERS = 16  # threads that start run directories: they wait for the disk, or the network
 
 
 def rungs(halving: float | None) -> list[float]:
@@ -37,12 +40,11 @@ def search(
     failed: set[int] = set()
 
     def run_all(runs: Sequence[Run], until: float) -> None:
-        trial_of: dict[str, int] = {}
-        jobs = []
-        for run in runs:
-            for job in _jobs(run, until):
-                trial_of[job.name] = run.trial
-                jobs.append(job)
+        with ThreadPoolExecutor(WRITERS) as pool:
+            jobs = list(pool.map(lambda run: _jobs(run, until), runs))
+        trial_of = {
+            job.name: run.trial for run, some in zip(runs, jobs, strict=True) for job in some
+        }
 
         def tell(news: Report | Ended) -> None:
             if isinstance(news, Report):
@@ -50,7 +52,8 @@ def search(
             elif news.error is not None:
                 failed.add(trial_of[news.part])
 
-        engine.run(jobs, checkpoint_seconds=checkpoint_seconds, tell=tell)
+        every = [job for some in jobs for job in some]
+        engine.run(every, checkpoint_seconds=checkpoint_seconds, tell=tell)
 
     for rung in rungs(plan.halving):
         undecided = _undecided(sweep, plan, rung, failed)
