@@ -19,11 +19,12 @@ from typing import Any
 from ewc_paper.experiments.schematic.run import Schematic
 from ewc_paper.runs.engine import Engine, Job, Tell, outcome
 from ewc_paper.runs.local import LocalEngine
-from ewc_paper.runs.ray_engine import Mailbox, RayEngine, connect
+from ewc_paper.runs.ray_engine import ENVIRONMENT, LOOPBACK, Mailbox, RayEngine, connect
 from ewc_paper.sweeps.search import search
 from ewc_paper.sweeps.sweep import Plan, Sweep
 from ewc_paper.sweeps.table import trial_table
 
+NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "node_ip_address": "127.0.0.1"}
 TINY = Schematic(samples=4, gradient_steps=1, grid=2)
 
 
@@ -67,14 +68,14 @@ def sweep_seconds(engine: Engine, trials: int) -> dict[str, float]:
 
 def start_cluster(nodes: int) -> Any:
     """A Ray cluster of nodes of one CPU each, at loopback alone."""
-    os.environ.update({"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"})
+    os.environ |= {**ENVIRONMENT, LOOPBACK: "0"}
+    # Workers import what is measured from where this process has it.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     from ray.cluster_utils import Cluster
 
-    node = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "node_ip_address": "127.0.0.1"}
-    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+    cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
     for _ in range(nodes - 1):
-        cluster.add_node(**node)
+        cluster.add_node(**NODE)
     return cluster
 
 

@@ -36,6 +36,8 @@ from ewc_paper.runs.files import replace_file
 
 REPORTS_PER_SECOND = 200  # of all parts together, which one process must read
 LOCK_SECONDS = 120.0  # until shared storage gives up the lock of a node that died
+# Workers of Ray have a niceness of 15, so that any other process on a node would starve them.
+ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0": nodes are at 127.0.0.1
 
 QUIET: dict[str, Any] = {
@@ -48,10 +50,11 @@ Files = dict[str, bytes]  # by name: the files of a part
 
 
 class Outcome(NamedTuple):
-    """How a job ended, and its files if they are not on shared storage."""
+    """How a job ended, its last reports, and its files if they are not on shared storage."""
 
     ended: Ended | None  # None: it was interrupted
-    files: Files | None
+    reports: list[Report]
+    files: Files | None = None
 
 
 class Mailbox:
@@ -78,27 +81,38 @@ class Mailbox:
 
 
 class Correspondent:
-    """What a task tells the mailbox: all rows, but the progress only every few seconds."""
+    """What a task tells the mailbox: all rows, but the progress only every few seconds.
 
-    def __init__(self, put: Callable[[list[Report]], bool], every_seconds: float) -> None:
+    It never waits for an answer: while a task waits, Ray gives its CPU to another one.
+    """
+
+    def __init__(
+        self, put: Callable[[list[Report]], Callable[[], bool | None]], every_seconds: float
+    ) -> None:
+        """Create it for one task.
+
+        Args:
+            put: sends reports; returns a function that says whether to stop, None until it knows.
+            every_seconds: time between two letters.
+        """
         self._put = put
         self._every_seconds = every_seconds
-        self._waiting: list[Report] = []
+        self._answer: Callable[[], bool | None] = lambda: False
         self._sent_at = time.monotonic()
-        self.stopping = put([])
+        self.waiting: list[Report] = []
 
     def report(self, report: Report) -> None:
         """Send a report, or keep it until it is time."""
-        if self._waiting and self._waiting[-1].row is None:
-            self._waiting.pop()
-        self._waiting.append(report)
+        if self.waiting and self.waiting[-1].row is None:
+            self.waiting.pop()
+        self.waiting.append(report)
         if time.monotonic() - self._sent_at >= self._every_seconds:
-            self.flush()
+            self._answer = self._put(self.waiting)
+            self.waiting, self._sent_at = [], time.monotonic()
 
-    def flush(self) -> None:
-        """Send what is waiting."""
-        self.stopping = self._put(self._waiting)
-        self._waiting, self._sent_at = [], time.monotonic()
+    def stopping(self) -> bool:
+        """Whether the last answer that has come asks to stop."""
+        return bool(self._answer())
 
 
 def perform_remotely(
@@ -117,31 +131,35 @@ def perform_remotely(
 
     torch.set_num_threads(1)
 
-    def put(reports: list[Report]) -> bool:
-        try:
-            return bool(ray.get(mailbox.put.remote(reports)))
-        except ray.exceptions.RayActorError:
-            return True  # the driver is gone: stop after a checkpoint
+    def put(reports: list[Report]) -> Callable[[], bool | None]:
+        sent = mailbox.put.remote(reports)
+        return lambda: ray.get(sent) if ray.wait([sent], timeout=0)[0] else None
 
     correspondent = Correspondent(put, every)
 
     def perform(here: Job) -> Ended | None:
-        ended = outcome(
+        return outcome(
             here,
             report=correspondent.report,
-            stop=lambda: correspondent.stopping,
+            stop=correspondent.stopping,
             checkpoint_seconds=checkpoint_seconds,
             patience_seconds=LOCK_SECONDS,
         )
-        correspondent.flush()
-        return ended
 
+    if stop_file(token).exists():
+        return Outcome(None, [])
     if token.exists():
-        return Outcome(perform(job), None)
+        return Outcome(perform(job), correspondent.waiting)
     with tempfile.TemporaryDirectory(prefix="ewc-") as place:
         directory = Path(place) / job.directory.name
         write_files(directory, ray.get(mailbox.files.remote(job)))
-        return Outcome(perform(replace(job, directory=directory)), read_files(directory, job))
+        ended = perform(replace(job, directory=directory))
+        return Outcome(ended, correspondent.waiting, read_files(directory, job))
+
+
+def stop_file(token: Path) -> Path:
+    """A file beside the token that keeps tasks from starting, once all are asked to stop."""
+    return token.with_suffix(".stop")
 
 
 def read_files(directory: Path, job: Job) -> Files:
@@ -195,14 +213,15 @@ class RayEngine:
                 tasks = _Tasks(ray, jobs, token, checkpoint_seconds, self._gpus)
                 _tell_all(tasks, tell, stop)
         finally:
-            token.unlink(missing_ok=True)
+            for file in (token, stop_file(token)):
+                file.unlink(missing_ok=True)
         if stop.is_set():
             raise Interrupted
 
 
 def connect(address: str | None) -> Any:
     """Connect to a cluster, or start one here, and return the module `ray`."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ |= ENVIRONMENT
     host = (address or "127.0.0.1").rpartition(":")[0] or "127.0.0.1"
     if host in ("127.0.0.1", "localhost"):
         os.environ.setdefault(LOOPBACK, "0")
@@ -250,6 +269,7 @@ class _Tasks:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         self._ray = ray
+        self._token = token
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         self._mailbox = ray.remote(Mailbox).options(num_cpus=0, scheduling_strategy=here).remote()
         total = ray.cluster_resources()
@@ -268,18 +288,20 @@ class _Tasks:
         """Return what was reported, and which jobs have ended; waits a moment for them."""
         done, _ = self._ray.wait(list(self.left), num_returns=len(self.left), timeout=0.2)
         found: list[Report | Ended] = [*self._ray.get(self._mailbox.take.remote(stopping))]
-        ended = [self._end(task) for task in done]
-        return found + [one for one in ended if one is not None]
+        if stopping and self._token.exists():
+            stop_file(self._token).touch()
+        return found + [news for task in done for news in self._end(task)]
 
-    def _end(self, task: Any) -> Ended | None:
-        """Take the outcome of a task; None if it was interrupted."""
+    def _end(self, task: Any) -> list[Report | Ended]:
+        """Take the outcome of a task: its last reports, and that it ended if it did."""
         job = self.left.pop(task)
         try:
             result: Outcome = self._ray.get(task)
         except self._ray.exceptions.RayTaskError as error:
-            return Ended(job.name, RunError(f"{job.name}: {str(error).strip().splitlines()[-1]}"))
+            said = str(error).strip().splitlines()[-1]
+            return [Ended(job.name, RunError(f"{job.name}: {said}"))]
         except self._ray.exceptions.RayError:
-            return Ended(job.name, worker_died(job))
+            return [Ended(job.name, worker_died(job))]
         if result.files is not None:
             write_files(job.directory, result.files)
-        return result.ended
+        return [*result.reports, *filter(None, [result.ended])]

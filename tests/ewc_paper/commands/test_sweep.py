@@ -1,5 +1,6 @@
 """`ewc sweep` from the command line: bad options write nothing, kills change nothing."""
 
+import multiprocessing
 import os
 import random
 import subprocess
@@ -12,6 +13,7 @@ from support.tiny import FLAGS, write_data
 
 from ewc_paper.cli import main
 from ewc_paper.commands.sweep import is_sweep
+from ewc_paper.runs import local
 
 TINY = ["--samples", "50", "--gradient-steps", "10", "--grid", "5"]
 OVER = ["--over", "lr=log:1e-3..1", "strength=0..10", "--trials", "3"]
@@ -30,7 +32,11 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("sweeps") / "sweep"
-    assert main(["sweep", "schematic", *TINY, *OVER, "--out", str(path), "--best-seeds", "1"]) == 0
+    command = ["sweep", "schematic", *TINY, *OVER, "--out", str(path), "--best-seeds", "1"]
+    fork = multiprocessing.get_context("fork")  # its workers start at once, with torch loaded
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local.multiprocessing, "get_context", lambda kind: fork)
+        assert main(command) == 0
     return path
 
 

@@ -4,10 +4,9 @@ Each test that needs it starts a cluster, which takes about ten seconds.
 """
 
 import os
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,10 @@ from safetensors import safe_open
 from support.quick_learners import make_dying, make_failing, make_logged, make_short
 from support.tiny import OPTIONS, write_data
 
+from benchmarks.engines import NODE, start_cluster
 from ewc_paper.errors import RunError
 from ewc_paper.experiments.many_tasks.run import ManyTasks
+from ewc_paper.runs import ray_engine
 from ewc_paper.runs.directory import RunDirectory
 from ewc_paper.runs.engine import Ended, Job, Part, Report
 from ewc_paper.runs.local import LocalEngine
@@ -25,21 +26,13 @@ from ewc_paper.runs.ray_engine import Correspondent, Mailbox, RayEngine, read_fi
 from ewc_paper.sweeps.search import search
 from ewc_paper.sweeps.sweep import Plan, Sweep
 
-STORE = 80 * 2**20  # bytes of a node's object store
-QUIET = {"num_cpus": 1, "object_store_memory": STORE, "node_ip_address": "127.0.0.1"}
-
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """Two nodes of one CPU each; a test may add others."""
-    os.environ.update({"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"})
-    # Workers import what is tested from where this process has it.
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     import ray
-    from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={**QUIET, "include_dashboard": False})
-    cluster.add_node(**QUIET)
+    cluster = start_cluster(nodes=2)
     yield cluster
     ray.shutdown()
     cluster.shutdown()
@@ -105,7 +98,7 @@ def test_a_node_that_dies_loses_nothing_that_was_checkpointed(tmp_path: Path, cl
         )
         for number in range(5)
     ]
-    third = cluster.add_node(**QUIET)
+    third = cluster.add_node(**NODE)
     (raylet,) = third.all_processes["raylet"]
 
     def kill_in_the_middle_of_a_part() -> None:
@@ -182,21 +175,30 @@ def test_nothing_listens_beyond_loopback_and_there_is_no_dashboard(cluster: Any)
     assert {node["NodeManagerAddress"] for node in ray.nodes()} == {"127.0.0.1"}
 
 
-def test_rows_are_all_sent_and_progress_only_now_and_then() -> None:
+def test_rows_are_all_sent_and_progress_only_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     sent: list[list[Report]] = []
+    now, answer = [0.0], [None]
 
-    def put(reports: list[Report]) -> bool:
+    def put(reports: list[Report]) -> Callable[[], bool | None]:
         sent.append(reports)
-        return len(sent) > 1
+        return lambda: answer[0]
 
-    correspondent = Correspondent(put, every_seconds=1e9)
-    assert not correspondent.stopping
+    monkeypatch.setattr(ray_engine.time, "monotonic", lambda: now[0])
+    correspondent = Correspondent(put, every_seconds=10.0)
     row = {"loss": 1.0}
     for progress, said in ((0.1, None), (0.2, row), (0.3, None), (0.4, None)):
         correspondent.report(Report("part", progress, said))
-    correspondent.flush()
-    assert sent == [[], [Report("part", 0.2, row), Report("part", 0.4, None)]]
-    assert correspondent.stopping
+    assert sent == []
+    now[0] = 10.0
+    correspondent.report(Report("part", 0.5, None))
+    assert sent == [[Report("part", 0.2, row), Report("part", 0.5, None)]]
+    assert not correspondent.stopping()  # no answer yet
+    answer[0] = True  # type: ignore[call-overload]
+    assert correspondent.stopping()
+    correspondent.report(Report("part", 0.6, None))
+    assert correspondent.waiting == [Report("part", 0.6, None)]
 
 
 def test_the_mailbox_keeps_reports_until_they_are_taken() -> None:
