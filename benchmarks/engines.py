@@ -9,21 +9,26 @@ that limit a large cluster: tasks that the driver starts, and reports that it ta
 """
 
 import argparse
+import multiprocessing
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+from ewc_paper.experiments.experiment import Experiment
+from ewc_paper.experiments.many_tasks.run import ManyTasks
 from ewc_paper.experiments.schematic.run import Schematic
-from ewc_paper.runs.engine import Engine, Job, Tell, outcome
+from ewc_paper.runs.engine import Engine, Job, Report, Tell, outcome
 from ewc_paper.runs.local import LocalEngine
 from ewc_paper.runs.ray_engine import ENVIRONMENT, LOOPBACK, Mailbox, RayEngine, connect
 from ewc_paper.sweeps.search import search
 from ewc_paper.sweeps.sweep import Plan, Sweep
 from ewc_paper.sweeps.table import trial_table
 
+MNIST = ManyTasks.preset("quick", tasks=2, methods=("ewc",))
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "node_ip_address": "127.0.0.1"}
 TINY = Schematic(samples=4, gradient_steps=1, grid=2)
 
@@ -64,6 +69,41 @@ def sweep_seconds(engine: Engine, trials: int) -> dict[str, float]:
     # After the first quarter all workers run.
     steady = 1000 * (ends[-1] - ends[len(ends) // 4]) / (len(ends) - len(ends) // 4 - 1)
     return {"first": ends[0], "whole": whole, "ms per trial": steady, "table": table}
+
+
+def busy_shares(base: Experiment, trials: int, workers: int) -> tuple[float, float]:
+    """How busy the workers of the local engine are in a sweep, from the first report to the last.
+
+    Returns:
+        The share of time on a core, and the share on a core or waiting for one: on a machine with
+        other work the second says whether the engine keeps its workers at work.
+    """
+    plan = Plan(base, ("lr=log:1e-3..0.1",), trials, 1, grid=False)
+    seen: list[tuple[float, float, float]] = []
+
+    def look(report: Report) -> None:
+        seen.append((time.perf_counter(), *_scheduled()))
+
+    with tempfile.TemporaryDirectory() as place:
+        sweep = Sweep(place)
+        sweep.write(plan)
+        engine = LocalEngine(workers)
+        search(sweep, plan, engine=engine, checkpoint_seconds=30, show=look)
+    (start, ran, waited), (end, ran_end, waited_end) = seen[0], seen[-1]
+    whole = workers * (end - start)
+    on_core = (ran_end - ran) / whole
+    return on_core, on_core + (waited_end - waited) / whole
+
+
+def _scheduled() -> tuple[float, float]:
+    """Seconds that the workers have been on a core, and waiting for one, according to Linux."""
+    files = [
+        file
+        for worker in multiprocessing.active_children()
+        for file in Path(f"/proc/{worker.pid}/task").glob("*/schedstat")
+    ]
+    ran, waited = zip(*(map(int, file.read_text().split()[:2]) for file in files), strict=True)
+    return sum(ran) / 1e9, sum(waited) / 1e9
 
 
 def start_cluster(nodes: int) -> Any:
@@ -110,6 +150,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("expected at least 8 --trials and 1 --nodes")
     _say("no engine, one process", sweep_seconds(NoEngine(), min(200, given.trials)))
     _say("local, 2 workers", sweep_seconds(LocalEngine(2), given.trials))
+    on_core, ready = busy_shares(MNIST, trials=8, workers=2)
+    print(f"sweep of MNIST, 2 workers: {on_core:.0%} on a core, {ready:.0%} on one or waiting")
     cluster = start_cluster(given.nodes)
     ray = connect(cluster.address)
     _say(f"ray, {given.nodes} nodes", sweep_seconds(RayEngine(cluster.address), given.trials))
