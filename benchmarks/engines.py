@@ -29,7 +29,11 @@ from ewc_paper.sweeps.sweep import Plan, Sweep
 from ewc_paper.sweeps.table import trial_table
 
 MNIST = ManyTasks.preset("quick", tasks=2, methods=("ewc",))
-NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "node_ip_address": "127.0.0.1"}
+NODE: dict[str, Any] = {
+    "num_cpus": 1,
+    "object_store_memory": 80 * 2**20,
+    "node_ip_address": "127.0.0.1",
+}
 TINY = Schematic(samples=4, gradient_steps=1, grid=2)
 
 

@@ -24,6 +24,8 @@ from ewc_paper.runs.engine import Part
 from ewc_paper.sweeps.sweep import Plan
 
 AGENT_STEPS_PER_SECOND = 38.0  # docs/benchmarks.md: the paper's network, Double Q, one thread
+AGENT_CHECKPOINT_BYTES = 50e6  # about: 1.7 M weights, with target, optimizer and memory
+GAMES = ("games", "perturbation")
 TRAIN_IMAGES = 60_000
 SEARCH = (
     "lr=log:1e-5..1e-3",
@@ -74,22 +76,22 @@ class Costs:
     WIDTHS = (100, 400, 1200, 2000)
 
     def __init__(self) -> None:
-        self._measured: dict[tuple[int, int, int], float] = {}
+        self.measured: dict[tuple[int, int, int], float] = {}
 
     def hours(self, part: Part) -> float:
         """Hours of one core for a network; a width in between costs as its weights do."""
         recipe = part.config["recipe"]
         batch = recipe["batch_size"]
         images = TRAIN_IMAGES - part.config.get("validation_samples", 0)
-        steps = recipe["tasks"] * recipe["epochs"] * images / batch
+        steps: float = recipe["tasks"] * recipe["epochs"] * images / batch
         return steps * self.step(recipe["width"], recipe["layers"], batch) / 3600
 
     def step(self, width: int, layers: int, batch: int) -> float:
         nearest = min(self.WIDTHS, key=lambda one: abs(one - width))
         key = (nearest, layers, batch)
-        if key not in self._measured:
-            self._measured[key] = step_seconds(*key)
-        return self._measured[key] * weights(width, layers) / weights(nearest, layers)
+        if key not in self.measured:
+            self.measured[key] = step_seconds(*key)
+        return self.measured[key] * weights(width, layers) / weights(nearest, layers)
 
 
 def mnist_networks(configs: Sequence[Experiment], costs: Costs) -> list[Network]:
@@ -107,10 +109,11 @@ def _checkpoint(part: Part) -> float:
 def game_networks() -> list[Network]:
     """The networks of the experiments on Atari; random players cost next to nothing."""
     found = []
-    for name in ("games", "perturbation"):
+    for name in GAMES:
         for part in EXPERIMENTS[name].preset("paper").parts():
             steps = len(part.config["schedule"]) * part.config["settings"]["segment_steps"]
-            found.append(Network(name, steps / AGENT_STEPS_PER_SECOND / 3600, 50e6))
+            hours = steps / AGENT_STEPS_PER_SECOND / 3600
+            found.append(Network(name, hours, AGENT_CHECKPOINT_BYTES))
     return [network for network in found if network.hours > 0]
 
 
@@ -143,7 +146,7 @@ def main() -> None:
     """Print the counts, and what clusters of 1 to 1,000 nodes make of them."""
     costs = Costs()
     networks = program(costs)
-    for (width, layers, batch), seconds in sorted(costs._measured.items()):
+    for (width, layers, batch), seconds in sorted(costs.measured.items()):
         print(f"step of {layers}x{width}, batch {batch}: {1000 * seconds:.2f} ms of CPU time")
     for name in dict.fromkeys(network.experiment for network in networks):
         hours = [network.hours for network in networks if network.experiment == name]
@@ -151,21 +154,23 @@ def main() -> None:
             f"{name}: {len(hours)} networks, {sum(hours):,.0f} core hours, "
             f"the longest {max(hours):,.1f} hours"
         )
-    for group, some in (
-        ("MNIST", [n for n in networks if n.checkpoint_bytes != 50e6]),
-        ("all", networks),
-    ):
+    on_mnist = [network for network in networks if network.experiment not in GAMES]
+    for group, some in (("MNIST", on_mnist), ("all", networks)):
         for nodes in (1, 10, 100, 1000):
-            cpus = nodes * CPUS_PER_NODE
-            hours = makespan_hours(some, cpus)
-            running = min(cpus, len(some))
-            busy = sum(network.hours for network in some) / (hours * cpus)
-            disk = running * sum(n.checkpoint_bytes for n in some) / len(some) / CHECKPOINT_SECONDS
-            print(
-                f"{group}, {nodes} nodes of {CPUS_PER_NODE} CPUs: {hours:,.0f} hours, "
-                f"{busy:.1%} busy, checkpoints {disk / 1e6:,.0f} MB/s, "
-                f"{len(some) / hours:,.1f} networks started per hour"
-            )
+            print(f"{group}, {nodes} nodes of {CPUS_PER_NODE} CPUs: {_simulated(some, nodes)}")
+
+
+def _simulated(networks: Sequence[Network], nodes: int) -> str:
+    """What a cluster makes of the networks, in words."""
+    cpus = nodes * CPUS_PER_NODE
+    hours = makespan_hours(networks, cpus)
+    busy = sum(network.hours for network in networks) / (hours * cpus)
+    bytes_each = sum(network.checkpoint_bytes for network in networks) / len(networks)
+    disk = min(cpus, len(networks)) * bytes_each / CHECKPOINT_SECONDS
+    return (
+        f"{hours:,.0f} hours, {busy:.1%} busy, checkpoints {disk / 1e6:,.0f} MB/s, "
+        f"{len(networks) / hours:,.1f} networks started per hour"
+    )
 
 
 if __name__ == "__main__":

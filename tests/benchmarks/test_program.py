@@ -30,7 +30,7 @@ def test_hours_are_steps_times_their_cost() -> None:
 def test_a_larger_network_costs_more() -> None:
     assert step_seconds(16, 1, 4, steps=3) > 0
     costs = Costs()
-    costs._measured[400, 2, 10] = 1.0
+    costs.measured[400, 2, 10] = 1.0
     assert costs.step(400, 2, 10) == 1.0
     assert costs.step(500, 2, 10) == pytest.approx(weights(500, 2) / weights(400, 2))
 
