@@ -24,7 +24,7 @@ from ewc_paper.runs.engine import Part
 from ewc_paper.sweeps.sweep import Plan
 
 AGENT_STEPS_PER_SECOND = 38.0  # docs/benchmarks.md: the paper's network, Double Q, one thread
-AGENT_CHECKPOINT_BYTES = 50e6  # about: 1.7 M weights, with target, optimizer and memory
+AGENT_CHECKPOINT_BYTES = 6 * 4 * 6.6e6  # weights, target, two of RMSProp and two of the memory
 GAMES = ("games", "perturbation")
 TRAIN_IMAGES = 60_000
 SEARCH = (

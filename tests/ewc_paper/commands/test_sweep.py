@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import random
-import subprocess
+import signal
 import sys
 import time
 from pathlib import Path
@@ -17,7 +17,8 @@ from ewc_paper.runs import local
 
 TINY = ["--samples", "50", "--gradient-steps", "10", "--grid", "5"]
 OVER = ["--over", "lr=log:1e-3..1", "strength=0..10", "--trials", "3"]
-KILLS = int(os.environ.get("EWC_KILLS", "2"))  # by hand: EWC_KILLS=10
+KILLS = 10
+FORK = multiprocessing.get_context("fork")
 
 
 def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -33,9 +34,8 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("sweeps") / "sweep"
     command = ["sweep", "schematic", *TINY, *OVER, "--out", str(path), "--best-seeds", "1"]
-    fork = multiprocessing.get_context("fork")  # its workers start at once, with torch loaded
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local.multiprocessing, "get_context", lambda kind: fork)
+    with pytest.MonkeyPatch.context() as patch:  # workers of fork start at once
+        patch.setattr(local.multiprocessing, "get_context", lambda kind: FORK)
         assert main(command) == 0
     return path
 
@@ -123,33 +123,52 @@ def test_help_shows_how_to_write_what_is_gone_over(capsys: pytest.CaptureFixture
     assert "--tensorboard" not in text
 
 
+def sweep_quickly(arguments: list[str], output: Path) -> None:
+    """The command in a process of its own whose workers start at once, with torch loaded."""
+    local.multiprocessing.get_context = lambda kind: FORK  # type: ignore[assignment]
+    with open(output, "w") as sys.stdout:
+        code = main(["sweep", *arguments])
+    os._exit(code)
+
+
+def run_until_killed(arguments: list[str], output: Path, seconds: float | None) -> int | None:
+    """Run the command and kill it after some time, if it has not ended by then."""
+    process = FORK.Process(target=sweep_quickly, args=(arguments, output))
+    process.start()
+    process.join(seconds)
+    if process.exitcode is None:
+        os.kill(process.pid or 0, signal.SIGKILL)
+        process.join()
+    return process.exitcode
+
+
+def tables(output: Path) -> list[str]:
+    return [line for line in output.read_text().splitlines() if "│" in line]
+
+
 @pytest.mark.slow
 def test_killed_at_random_moments_a_sweep_ends_with_the_same_table(tmp_path: Path) -> None:
     data = ["--data", str(write_data(tmp_path / "data")), "--validation-samples", "40"]
     options = [*FLAGS, *data, "--methods", "ewc", "dropout", "--dropout-epochs", "2"]
     over = ["--over", "lr=log:1e-3..1", "dropout_lr=log:1e-3..1", "--trials", "6", "--halving", "2"]
-    command = [sys.executable, "-m", "ewc_paper", "sweep", "many-tasks", *options, *over]
-    command += ["--best-seeds", "1", "--checkpoint-seconds", "0"]
-    whole = table(subprocess.run([*command, "--out", str(tmp_path / "whole")], **CAPTURED).stdout)
-    killed = [*command, "--out", str(tmp_path / "killed")]
-    moments = random.Random(0)
-    for _ in range(KILLS):
-        process = subprocess.Popen(killed, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        assert process.stdout is not None
-        process.stdout.readline()  # the first report: workers are running
-        time.sleep(moments.uniform(0, 3))
-        process.kill()
-        process.wait()
-        process.stdout.close()
-        if "--resume" not in killed:
-            killed.append("--resume")
-    resumed = subprocess.run(killed, **CAPTURED)
-    assert table(resumed.stdout) == whole
-
-
-CAPTURED = {"check": True, "capture_output": True, "text": True}
-
-
-def table(output: str) -> list[str]:
-    """The lines of the tables."""
-    return [line for line in output.splitlines() if "│" in line]
+    command = ["many-tasks", *options, *over, "--best-seeds", "1", "--checkpoint-seconds", "0"]
+    start = time.monotonic()
+    whole = [*command, "--out", str(tmp_path / "whole")]
+    assert run_until_killed(whole, tmp_path / "whole.txt", None) == 0
+    seconds = time.monotonic() - start
+    expected = tables(tmp_path / "whole.txt")
+    assert len(expected) > 6
+    moments, kills, number = random.Random(0), 0, 0
+    while kills < KILLS:
+        number += 1
+        killed = [*command, "--out", str(tmp_path / str(number))]
+        ended: int | None = -signal.SIGKILL
+        while ended == -signal.SIGKILL and kills < KILLS:
+            wait = moments.uniform(0, 0.6 * seconds)
+            ended = run_until_killed(killed, tmp_path / "killed.txt", wait)
+            kills += ended == -signal.SIGKILL
+            if (tmp_path / str(number)).exists() and "--resume" not in killed:
+                killed.append("--resume")
+        assert ended in (0, -signal.SIGKILL)
+        assert run_until_killed(killed, tmp_path / "resumed.txt", None) == 0
+        assert tables(tmp_path / "resumed.txt") == expected
