@@ -28,7 +28,7 @@ from ewc_paper.sweeps.search import search
 from ewc_paper.sweeps.sweep import Plan, Sweep
 from ewc_paper.sweeps.table import trial_table
 
-MNIST = ManyTasks.preset("quick", tasks=2, methods=("ewc",))
+MNIST = ManyTasks.preset("quick", tasks=2, methods=("ewc",), train_samples=10_000)
 NODE: dict[str, Any] = {
     "num_cpus": 1,
     "object_store_memory": 80 * 2**20,
