@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import torch
 
 from ewc_paper.errors import Interrupted, RunError
-from ewc_paper.runs.checkpoint import CURRENT, NEW, PREVIOUS
 from ewc_paper.runs.engine import (
     ATTEMPTS,
     Ended,
@@ -32,7 +31,7 @@ from ewc_paper.runs.engine import (
     stop_on_signals,
     worker_died,
 )
-from ewc_paper.runs.files import replace_file
+from ewc_paper.runs.part_files import Files, read_files, write_files
 
 REPORTS_PER_SECOND = 200  # of all parts together, which one process must read
 LOCK_SECONDS = 120.0  # until shared storage gives up the lock of a node that died
@@ -45,8 +44,6 @@ QUIET: dict[str, Any] = {
     "log_to_driver": False,
     "logging_level": logging.ERROR,
 }
-
-Files = dict[str, bytes]  # by name: the files of a part
 
 
 class Outcome(NamedTuple):
@@ -162,25 +159,6 @@ def stop_file(token: Path) -> Path:
     return token.with_suffix(".stop")
 
 
-def read_files(directory: Path, job: Job) -> Files:
-    """Return the files of a part that outlive it."""
-    left_out = {"lock", NEW, PREVIOUS}
-    if directory.is_dir():
-        left_out |= {file.name for one in job.part.temporary_files for file in directory.glob(one)}
-    found = directory.rglob("*") if directory.is_dir() else ()
-    return {
-        str(file.relative_to(directory)): file.read_bytes()
-        for file in found
-        if file.is_file() and file.name not in left_out
-    }
-
-
-def write_files(directory: Path, files: Files) -> None:
-    """Write the files of a part; the checkpoint last, as it refers to the others."""
-    for name in sorted(files, key=lambda name: (name == CURRENT, name)):
-        replace_file(directory / name, files[name])
-
-
 class RayEngine:
     """Runs jobs on a Ray cluster."""
 
@@ -222,9 +200,8 @@ class RayEngine:
 def connect(address: str | None) -> Any:
     """Connect to a cluster, or start one here, and return the module `ray`."""
     os.environ |= ENVIRONMENT
-    host = (address or "127.0.0.1").rpartition(":")[0] or "127.0.0.1"
-    if host in ("127.0.0.1", "localhost"):
-        os.environ.setdefault(LOOPBACK, "0")
+    if address is None:
+        os.environ[LOOPBACK] = "0"
     try:
         import ray
     except ImportError:

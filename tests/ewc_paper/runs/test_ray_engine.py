@@ -22,7 +22,7 @@ from ewc_paper.runs import ray_engine
 from ewc_paper.runs.directory import RunDirectory
 from ewc_paper.runs.engine import Ended, Job, Part, Report
 from ewc_paper.runs.local import LocalEngine
-from ewc_paper.runs.ray_engine import Correspondent, Mailbox, RayEngine, read_files, write_files
+from ewc_paper.runs.ray_engine import Correspondent, Mailbox, RayEngine
 from ewc_paper.sweeps.search import search
 from ewc_paper.sweeps.sweep import Plan, Sweep
 
@@ -208,25 +208,6 @@ def test_the_mailbox_keeps_reports_until_they_are_taken() -> None:
     assert mailbox.take(stopping=True) == [report]
     assert mailbox.take(stopping=True) == []
     assert mailbox.put([])
-
-
-def test_files_are_written_with_the_checkpoint_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written: list[str] = []
-    one = Job("a", tmp_path, Part("a", {}, make_short, temporary_files=("*.bin",)))
-    given = {"checkpoint.safetensors": b"1", "metrics.jsonl": b"2", "clips/a.png": b"3"}
-    monkeypatch.setattr(
-        "ewc_paper.runs.ray_engine.replace_file", lambda file, content: written.append(file.name)
-    )
-    write_files(tmp_path, given)
-    assert written == ["a.png", "metrics.jsonl", "checkpoint.safetensors"]
-    monkeypatch.undo()
-    write_files(tmp_path, given)
-    for name in ("lock", "previous.safetensors", "replay.bin"):
-        (tmp_path / name).touch()
-    assert read_files(tmp_path, one) == given
-    assert read_files(tmp_path / "nowhere", one) == {}
 
 
 def test_an_address_without_a_cluster_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
