@@ -30,9 +30,9 @@ from ewc_paper.sweeps.sweep import Plan, Sweep
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """Two nodes of one CPU each; a test may add others."""
+    cluster = start_cluster(nodes=2)
     import ray
 
-    cluster = start_cluster(nodes=2)
     yield cluster
     ray.shutdown()
     cluster.shutdown()
