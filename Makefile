@@ -50,7 +50,7 @@ $(VENV)/.core $(BENCH)/.core: pyproject.toml src/ewc_paper/pyproject.toml constr
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.core
-	$(PIP) --editable '.[dev]' --editable 'src/ewc_paper[games,tensorboard]'
+	$(PIP) --editable '.[dev]' --editable 'src/ewc_paper[cluster,games,tensorboard]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.core

@@ -1,11 +1,13 @@
 """Settings for all tests: one thread a worker, and no time limit on a single hypothesis example."""
 
+import os
 from collections.abc import Iterator
 
 import hypothesis
 import pytest
 import torch
 
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray reads it at its import: loopback only
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("ewc", deadline=None)
 hypothesis.settings.load_profile("ewc")

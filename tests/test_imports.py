@@ -21,7 +21,8 @@ ROOMS = {
     ),
     "ewc_paper": (
         *("__init__", "errors", "seeding", "terminal", "options", "runs", "mnist", "games"),
-        *("figures", "experiments", "page", "live", "parser", "cli", "__main__"),
+        *("figures", "experiments", "page", "live", "sweeps", "parser", "commands", "cli"),
+        "__main__",
     ),
 }
 FILES = sorted(file for package in ROOMS for file in (SOURCE / package).rglob("*.py"))

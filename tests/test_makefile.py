@@ -58,7 +58,7 @@ BENCH = [
 ]
 DEV = [
     (".venv", requirement)
-    for requirement in (".", "src/ewc_paper", ".[dev]", "src/ewc_paper[games,tensorboard]")
+    for requirement in (".", "src/ewc_paper", ".[dev]", "src/ewc_paper[cluster,games,tensorboard]")
 ]
 
 

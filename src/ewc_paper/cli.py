@@ -1,4 +1,4 @@
-"""The command line: `ewc run NAME`, `ewc list`, `ewc figure DIR`, `ewc report`, `ewc watch`.
+"""The command line: `ewc run`, `sweep`, `list`, `status`, `figure`, `report` and `watch`.
 
 What needs torch is imported where it is used: help takes no time.
 """
@@ -6,22 +6,26 @@ What needs torch is imported where it is used: help takes no time.
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ewc_paper
+from ewc_paper.commands import status, sweep
+from ewc_paper.commands.running import (
+    other_options,
+    run_to_the_end,
+    running_options,
+    try_out,
+)
 from ewc_paper.errors import Interrupted, RunError
 from ewc_paper.experiments import EXPERIMENTS, SUMMARIES
-from ewc_paper.options import check_options, flag, plain
 from ewc_paper.page.commands import add_page_commands
-from ewc_paper.parser import DEFAULT_PRESET, Parser, Running, add_options, given_options
+from ewc_paper.parser import DEFAULT_PRESET, Parser, add_options, given_options
 from ewc_paper.terminal import complain, console, guarded, printable
 
 if TYPE_CHECKING:
     from ewc_paper.experiments.experiment import Experiment
     from ewc_paper.runs.directory import RunDirectory
-    from ewc_paper.runs.engine import Part, Report
 
 DESCRIPTION = """Run the experiments on elastic weight consolidation, go on with a run that was
 stopped, and draw its figures. `ewc list` says what there is, `ewc run NAME --help` the options."""
@@ -59,7 +63,7 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     commands.add_parser("list", help="list the experiments").set_defaults(do=list_experiments)
 
     figure = commands.add_parser("figure", help="redraw the figure of a run, without training")
-    figure.add_argument("directory", metavar="DIR", help="the run directory")
+    figure.add_argument("directory", metavar="DIR", help="the run directory, or that of a sweep")
     figure.add_argument(
         "--format",
         choices=("png", "svg", "pdf"),
@@ -67,6 +71,9 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         help="of the figures (default: png)",
     )
     figure.set_defaults(do=draw_figures)
+
+    sweep.register(commands, arguments)
+    status.register(commands)
     add_page_commands(commands)
     return parser
 
@@ -76,53 +83,22 @@ def run_experiment(options: argparse.Namespace) -> int:
     from ewc_paper.page.report import write_report
 
     try:
-        running = _running(options)
+        running = running_options(options)
         run, config = _plan(options)
         parts = config.parts()
-        _try_out(run, parts, running, tensorboard=options.tensorboard)
+        try_out(run.path, parts, running, tensorboard=options.tensorboard)
     except RunError as error:
         complain(str(error))
         return 2
     run.start(config.to_dict(), resume=options.resume)
     try:
-        _run_parts(run, parts, running, tensorboard=options.tensorboard)
+        run_to_the_end(run, parts, running, tensorboard=options.tensorboard)
     except Interrupted:
         print(f"interrupted; go on with: ewc run {config.name} --out {run.path} --resume")
         return 130
     show(run)
     print(f"page: {printable(str(write_report(run)))}")
     return 0
-
-
-def _running(options: argparse.Namespace) -> Running:
-    given = given_options(options, Running)
-    check_options(Running, given)
-    return Running(**given)
-
-
-def _run_parts(
-    run: "RunDirectory", parts: "Sequence[Part]", running: Running, *, tensorboard: bool
-) -> None:
-    """Run all parts to their ends and show how far they are."""
-    from ewc_paper.live.progress import display
-    from ewc_paper.live.tensorboard import Events, NoEvents
-    from ewc_paper.runs.engine import run_parts
-
-    events = Events(run.path / "tensorboard") if tensorboard else NoEvents()
-    terminal = console()
-    with run.locked(), display([part.name for part in parts], terminal) as shown:
-
-        def tell(report: "Report") -> None:
-            shown(report)
-            events(report)
-
-        run_parts(
-            run,
-            parts,
-            workers=min(running.workers, len(parts)),
-            checkpoint_seconds=running.checkpoint_seconds,
-            show=tell,
-        )
 
 
 def _plan(options: argparse.Namespace) -> "tuple[RunDirectory, Experiment]":
@@ -160,14 +136,7 @@ def _resumed(
         config = experiment.from_dict(stored)
     except RunError as error:
         raise RunError(f"{run.path}/config.json: {error}") from None
-    if preset is not None:
-        chosen = experiment(**experiment.presets[preset])
-        changes = {one.name: getattr(chosen, one.name) for one in fields(experiment)} | changes
-    other = [
-        f"{flag(name)} {plain(getattr(config, name))}, not {plain(value)}"
-        for name, value in changes.items()
-        if value != getattr(config, name)
-    ]
+    other = other_options(config, preset, changes)
     if other:
         raise RunError(
             f"{run.path} was started with {'; '.join(other)}: "
@@ -176,25 +145,11 @@ def _resumed(
     return config
 
 
-def _try_out(
-    run: "RunDirectory", parts: "Sequence[Part]", running: Running, *, tensorboard: bool
-) -> None:
-    """Find out what is missing before anything is written: disk space, an extra, data, memory."""
-    from ewc_paper.live.tensorboard import check_installed
-    from ewc_paper.runs.disk_space import check_disk_space
-
-    if tensorboard:
-        check_installed()
-    check_disk_space(run.path, parts, running.workers)
-    try:
-        parts[0].make(parts[0].config)  # a learner, dropped at once
-    except (ValueError, FileNotFoundError, ImportError, RuntimeError, MemoryError) as error:
-        raise RunError(str(error).partition("\n")[0]) from error
-
-
 def draw_figures(options: argparse.Namespace) -> int:
     from ewc_paper.runs.directory import RunDirectory
 
+    if sweep.is_sweep(options.directory):
+        return sweep.show(options.directory, options.format)
     show(RunDirectory(options.directory), options.format)
     return 0
 

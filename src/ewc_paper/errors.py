@@ -8,5 +8,9 @@ class RunError(Exception):
     """
 
 
+class Damaged(RunError):
+    """A file of a run directory is not what was written: what it belongs to must be run again."""
+
+
 class Interrupted(Exception):
     """A run was asked to stop; its checkpoint is written."""

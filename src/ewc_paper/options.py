@@ -28,7 +28,6 @@ def option(
     low: float | None = None,
     high: float | None = None,
     choices: Sequence[str] | None = None,
-    rising: bool = False,
     common: bool = False,
 ) -> Any:
     """A dataclass field that is an option; a tuple takes several values, None leaves it out.
@@ -39,13 +38,11 @@ def option(
         low: the least number that fits; numbers need it.
         high: the largest number that fits; without it, `MANY` for counts and `LARGE` for others.
         choices: the texts that fit.
-        rising: two numbers, from and to, instead of values that all differ.
         common: whether `--help` shows it; `--help-all` shows all.
     """
     if choices is not None:
         choices = tuple(choices)
-    metadata = {"help": help, "low": low, "high": high, "choices": choices, "rising": rising}
-    metadata["common"] = common
+    metadata = {"help": help, "low": low, "high": high, "choices": choices, "common": common}
     return field(default=default, metadata=metadata)
 
 
@@ -119,9 +116,7 @@ def _check(one: Field[Any], value: Any) -> None:
         raise RunError(f"{flag(one.name)} takes {'several' if several else 'one'}, got {value!r}")
     for each in value if several else (value,):
         _check_each(one, each)
-    if one.metadata.get("rising"):
-        _check_rising(one, value)
-    elif several:
+    if several:
         _check_different(one, value)
 
 
@@ -141,11 +136,6 @@ def _check_range(one: Field[Any], value: float) -> None:
         raise RunError(f"{flag(one.name)} must be at least {low:g}, got {value}")
     if not value <= high:
         raise RunError(f"{flag(one.name)} must be at most {high:g}, got {value}")
-
-
-def _check_rising(one: Field[Any], values: Sequence[Any]) -> None:
-    if len(values) != 2 or not values[0] <= values[1]:
-        raise RunError(f"{flag(one.name)} must be two rising numbers, got {plain(values)}")
 
 
 def _check_different(one: Field[Any], values: Sequence[Any]) -> None:

@@ -20,8 +20,57 @@ DEFAULT_PRESET = "quick"
 class Running:
     """How an experiment is run, which does not change its results."""
 
-    workers: int = option(2, "processes of one thread each", low=1, high=1024, common=True)
+    engine: str = option(
+        "local", "where: this machine, or a Ray cluster", choices=("local", "ray"), common=True
+    )
+    workers: int | None = option(
+        None,
+        "processes of one thread each on this machine; as many as cores and memory allow if not "
+        "given",
+        low=1,
+        high=1024,
+        common=True,
+    )
+    address: str | None = option(
+        None, "address of the Ray cluster; a new one on this machine if not given"
+    )
+    gpus: float | None = option(
+        None,
+        "GPUs per network on a Ray cluster, such as 0.25; shared evenly if not given",
+        low=0,
+        high=64,
+    )
     checkpoint_seconds: float = option(30.0, "time between checkpoints", low=0, high=86_400)
+
+
+@dataclass(frozen=True)
+class Sweeping:
+    """The sweep. What is tried, and how often."""
+
+    trials: int | None = option(
+        None,
+        "random combinations; all combinations of lists if not given",
+        low=1,
+        high=10_000,
+        common=True,
+    )
+    seeds: int = option(
+        1, "seeds of every trial, counted from --seed", low=1, high=1000, common=True
+    )
+    halving: float | None = option(
+        None,
+        "stop hopeless trials: at 1/N² and 1/N of the work, one of N goes on",
+        low=1.5,
+        high=100,
+        common=True,
+    )
+    best_seeds: int = option(
+        0,
+        "run the best trials again, with this many seeds that chose nothing",
+        low=0,
+        high=1000,
+        common=True,
+    )
 
 
 class Parser(argparse.ArgumentParser):
@@ -39,20 +88,32 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_options(
-    parser: argparse.ArgumentParser, experiment: "type[Experiment]", arguments: Sequence[str]
+    parser: argparse.ArgumentParser,
+    experiment: "type[Experiment]",
+    arguments: Sequence[str],
+    *,
+    sweep: bool = False,
 ) -> None:
-    """Add what `ewc run` takes for an experiment.
+    """Add what `ewc run`, or `ewc sweep`, takes for an experiment.
 
     Args:
         parser: the parser of `ewc run NAME`.
         experiment: the experiment of that name.
         arguments: what is parsed; `--help-all` among them shows all options.
+        sweep: whether it is the parser of `ewc sweep NAME`, which has seeds of its own.
     """
     everything = "--help-all" in arguments
     parser.usage = "%(prog)s [options]"
     parser.add_argument("--help-all", action="help", help="show all options and exit")
-    _add_run_options(parser, experiment, everything)
+    if sweep:
+        _add_sweep_options(parser, everything)
+    _add_run_options(parser, experiment, everything, sweep)
     headings = _by_heading(experiment)
+    if sweep:
+        headings = {
+            heading: [one for one in options if one.name != "seeds"]
+            for heading, options in headings.items()
+        }
     if not everything:
         options = [one for group in headings.values() for one in group]
         headings = {"The options that are changed most often": options}
@@ -65,24 +126,45 @@ def add_options(
         parser.epilog = f"{hidden} more options: {parser.prog} --help-all" if hidden else None
 
 
+def _add_sweep_options(parser: argparse.ArgumentParser, everything: bool) -> None:
+    group = parser.add_argument_group(title(Sweeping))
+    group.add_argument(
+        "--over",
+        nargs="+",
+        action="extend",
+        metavar="FIELD=SPEC",
+        help="what to go over: lr=0.01,0.1 is a list, lr=0.01..0.1 a range (of whole numbers for "
+        "an option that is one), lr=log:1e-5..1e-3 a range on a log scale, methods=ewc+sgd,ewc a "
+        "list for an option with several values",
+    )
+    for one in fields(Sweeping):
+        _add_option(group, one, f"default: {plain(one.default)}", everything)
+
+
 def _add_run_options(
-    parser: argparse.ArgumentParser, experiment: "type[Experiment]", everything: bool
+    parser: argparse.ArgumentParser, experiment: "type[Experiment]", everything: bool, sweep: bool
 ) -> None:
     parser.add_argument(
         "--preset", choices=experiment.presets, help=f"scale (default: {DEFAULT_PRESET})"
     )
     parser.add_argument(
-        "--out", metavar="DIR", help="run directory (default: runs/NAME/PRESET-SEED)"
+        "--out",
+        metavar="DIR",
+        help=f"directory (default: runs/NAME/{'sweep-' if sweep else ''}PRESET-SEED)",
     )
     parser.add_argument(
         "--resume",
         action="store_true",
         help="go on with the run in that directory, with the options that it was started with; "
-        "in the default directory, start one if there is none",
+        "in the default directory, start one if there is none"
+        + ("; --trials, --seeds and --best-seeds may grow" if sweep else ""),
     )
     for one in fields(Running):
         _add_option(parser, one, f"default: {plain(one.default)}", everything)
-    parser.add_argument("--tensorboard", action="store_true", help="also write TensorBoard events")
+    if not sweep:
+        parser.add_argument(
+            "--tensorboard", action="store_true", help="also write TensorBoard events"
+        )
 
 
 def _by_heading(experiment: "type[Experiment]") -> dict[str, list[Field[Any]]]:

@@ -54,7 +54,7 @@ def arguments(one: Field[Any]) -> Iterator[tuple[list[str], bool]]:
     for text in (*NEVER[kind_of(one)], *ZEROS[kind_of(one)]):
         yield [f"{flag(one.name)}={text}"], text in ZEROS[kind_of(one)]
     yield [flag(one.name)], False
-    if isinstance(one.default, tuple) and not one.metadata.get("rising"):
+    if isinstance(one.default, tuple):
         text = plain(one.default[0])
         yield [flag(one.name), text, text], False
     else:
@@ -110,7 +110,6 @@ class Some:
     limit: float | None = option(None, "a limit", low=0, high=1)
     names: tuple[str, ...] = option(("a",), "names", choices=("a", "b"))
     sizes: tuple[float, ...] = option((1.0,), "sizes", low=0, high=100)
-    span: tuple[float, ...] = option((0.0, 1.0), "from and to", low=0, high=1, rising=True)
     switch: bool = option(False, "on or off")
     steps: int = option(1, "a count that time limits", low=0)
 
@@ -137,8 +136,6 @@ class Some:
             {"sizes": (10.0, 10.0000001)},
             "--sizes must all differ in their first six digits, got 10.0 and 10.0000001",
         ),
-        ({"span": (1.0, 0.5)}, "--span must be two rising numbers, got 1 0.5"),
-        ({"span": (1.0,)}, "--span must be two rising numbers, got 1"),
         ({"switch": "on"}, "--switch must be of type bool, got 'on'"),
         ({"steps": 10**10}, r"--steps must be at most 1e\+09, got 10000000000"),
     ],

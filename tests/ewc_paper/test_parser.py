@@ -10,7 +10,10 @@ from ewc_paper.experiments import EXPERIMENTS
 from ewc_paper.options import flag, groups, title
 from ewc_paper.parser import Running
 
-ALWAYS = {"--help", "--help-all", "--preset", "--out", "--resume", "--tensorboard", "--workers"}
+ALWAYS = {"--help", "--help-all", "--preset", "--out", "--resume", "--tensorboard"} | {
+    "--workers",
+    "--engine",
+}
 
 
 def shown(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:

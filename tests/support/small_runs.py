@@ -31,14 +31,10 @@ def make_learning_curves(path: Path) -> RunDirectory:
 def make_many_tasks(path: Path) -> RunDirectory:
     parts = {
         "ewc-0": (
-            {"label": "ewc", "combination": 0},
+            {"label": "ewc"},
             [end(0, 0.9, validation=[0.9]), end(1, 0.9, 0.8, validation=[0.9, 0.7])],
         ),
-        "ewc-1": (
-            {"label": "ewc", "combination": 1},
-            [end(0, 0.95, validation=[0.8]), end(1, 0.7, 0.7, validation=[0.9, 0.8])],
-        ),
-        "single": ({"label": "single", "combination": 0}, [end(0, 0.98, validation=[0.98])]),
+        "single": ({"label": "single"}, [end(0, 0.98, validation=[0.98])]),
     }
     return write_run(path, {"experiment": "many-tasks"}, parts)
 

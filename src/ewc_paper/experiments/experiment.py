@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 
 from ewc_paper.errors import RunError
 from ewc_paper.options import check_options, option
+from ewc_paper.runs.directory import RunDirectory
 from ewc_paper.runs.engine import Part
 
 Presets = dict[str, dict[str, Any]]  # by preset: the options that differ from the defaults
@@ -24,6 +25,7 @@ class Experiment:
 
     name: ClassVar[str]
     presets: ClassVar[Presets]
+    score_means: ClassVar[str]  # what `score` is, in a few words
 
     seed: int = option(0, "seed of all random numbers", low=0, high=2**63 - 1, common=True)
 
@@ -77,6 +79,23 @@ class Experiment:
 
     def _parts(self) -> Iterator[Part]:
         raise NotImplementedError
+
+    def score(self, run: RunDirectory) -> float | None:
+        """The one number by which a sweep compares runs, higher is better; None if there is none.
+
+        It is chosen on validation data where there is some, and also defined for a run that is
+        not over, from what was measured so far.
+        """
+        raise NotImplementedError
+
+    def points(self, run: RunDirectory) -> dict[str, float]:
+        """What a sweep chooses the best trial for: one trial for all, by the score."""
+        score = self.score(run)
+        return {} if score is None else {"all": score}
+
+    def alone(self, point: str) -> tuple[str, dict[str, Any]]:
+        """What is run again for a point of `points`: a name for it, and the options to change."""
+        return "", {}
 
 
 @dataclass(frozen=True, kw_only=True)

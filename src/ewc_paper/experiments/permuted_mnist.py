@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ewc_paper.errors import RunError
+from ewc_paper.experiments.accuracy_rows import mean_choosing_accuracy
 from ewc_paper.experiments.experiment import Experiment
 from ewc_paper.mnist.config import (
     DataConfig,
@@ -22,6 +23,7 @@ from ewc_paper.mnist.data import PIXELS, Data, load
 from ewc_paper.mnist.learner import PermutedMnistLearner
 from ewc_paper.mnist.tasks import PermutedTasks
 from ewc_paper.options import option, values_of
+from ewc_paper.runs.directory import RunDirectory
 
 # What the columns of the paper's table share.
 PAPER = {"batch_size": 10, "momentum": 0.0, "schedule": "constant", "average": 0.0}
@@ -32,21 +34,21 @@ MAX_WEIGHTS = 10**8  # 0.4 GB, and training with EWC takes about five times that
 class PermutedMnist(Experiment, DataConfig, NetworkConfig, OptimizationConfig, FisherConfig):
     """Networks that learn permuted MNIST, each described by `part_config`."""
 
+    score_means = "average validation (else test) accuracy over all tasks, in %, of all networks"
+
     def check(self) -> None:
         super().check()
         if self.data is not None and not Path(self.data).is_dir():
             raise RunError(f"--data must be a directory with IDX files, got {self.data}")
-        weights = PIXELS * self.widest + (self.layers - 1) * self.widest**2
+        weights = PIXELS * self.width + (self.layers - 1) * self.width**2
         if weights > MAX_WEIGHTS:
             raise RunError(
-                f"a network of {self.layers} layers of {self.widest} units has {weights:.2g} "
+                f"a network of {self.layers} layers of {self.width} units has {weights:.2g} "
                 f"weights, more than {MAX_WEIGHTS:.0e}: choose a smaller --layers or --width"
             )
 
-    @property
-    def widest(self) -> int:
-        """The largest width that any network may have."""
-        return self.width
+    def score(self, run: RunDirectory) -> float | None:
+        return mean_choosing_accuracy(run)
 
     def part_config(self, **changes: Any) -> dict[str, Any]:
         """What one learner is made from: its tasks, and its training under the key `recipe`.

@@ -1,10 +1,10 @@
 """How an experiment is shown: its table and figures, drawn from the run directory alone."""
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from rich.table import Table
 
@@ -67,6 +67,23 @@ class View(Protocol):
         """Draw the figures into files of a kind in the run directory, and return the files."""
 
     def table(self, run: RunDirectory) -> Table:
+        """Return the numbers in the figures."""
+
+
+@runtime_checkable
+class BestView(View, Protocol):
+    """What a view adds if a sweep of its experiment has a figure of the trials that were chosen.
+
+    Both functions take the chosen runs by what they were chosen for, as `Experiment.points` names
+    it.
+    """
+
+    def draw_best(
+        self, chosen: Mapping[str, Sequence[RunDirectory]], directory: Path, kind: str = "png"
+    ) -> list[Path]:
+        """Write the figures into a directory and return their files."""
+
+    def best_table(self, chosen: Mapping[str, Sequence[RunDirectory]]) -> Table:
         """Return the numbers in the figures."""
 
 

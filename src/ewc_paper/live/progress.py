@@ -51,6 +51,7 @@ class Display:
 
     def __init__(self, parts: list[str], console: Console) -> None:
         self.done = dict.fromkeys(parts, 0.0)
+        self._sum = 0.0  # of a sweep there may be thousands, and each reports often
         self.console = console
 
     def __enter__(self) -> Self:
@@ -65,12 +66,13 @@ class Display:
         pass
 
     def __call__(self, report: Report) -> None:
+        self._sum += report.progress - self.done.get(report.part, 0.0)
         self.done[report.part] = report.progress
 
     @property
     def overall(self) -> float:
         """Progress of the whole run, from 0 to 1."""
-        return sum(self.done.values()) / len(self.done)
+        return min(1.0, self._sum / len(self.done))
 
 
 class Lines(Display):
@@ -122,9 +124,11 @@ class Bars(Display):
         if report.part not in self.bars:
             self.bars[report.part] = self.progress.add_task(report.part, total=1.0, note="")
         bar = self.bars[report.part]
-        self.progress.update(bar, completed=report.progress, visible=report.progress < 1)
+        self.progress.update(bar, completed=report.progress)
         if text := note(report):
             self.progress.update(bar, note=text)
+        if report.progress == 1:
+            self.progress.remove_task(self.bars.pop(report.part))
         self.progress.update(self.whole, completed=self.overall)
 
 

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from ewc_paper.errors import RunError
+from ewc_paper.errors import Damaged, RunError
 from ewc_paper.runs.files import sync_directory, write_synced
 
 NEW, CURRENT, PREVIOUS = "new.safetensors", "checkpoint.safetensors", "previous.safetensors"
@@ -59,10 +59,19 @@ def load_checkpoint(directory: Path) -> dict[str, Any] | None:
         if state is not None:
             return state
     if any(file.name != NEW for file in files):
-        raise RunError(
+        raise Damaged(
             f"every checkpoint in {directory} is damaged: remove that directory and start again"
         )
     return None
+
+
+def says_finished(directory: Path) -> bool:
+    """Whether the checkpoint says that the run has ended; reads its header alone, unchecked."""
+    try:
+        with safe_open(directory / CURRENT, framework="pt") as opened:
+            return bool(json.loads((opened.metadata() or {}).get("state", "{}")).get("finished"))
+    except (SafetensorError, OSError, ValueError, RecursionError):
+        return False
 
 
 def _read(file: Path) -> dict[str, Any] | None:

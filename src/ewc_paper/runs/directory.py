@@ -16,18 +16,20 @@ import platform
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ewc_paper.errors import RunError
+from ewc_paper.errors import Damaged, RunError
 from ewc_paper.runs.checkpoint import load_checkpoint, save_checkpoint
 from ewc_paper.runs.files import (
     parse_record,
     read_bytes,
     refuse_links,
+    replace_file,
     sync_directory,
     write_synced,
     writing_to,
@@ -38,6 +40,7 @@ MetricsRow = dict[str, Any]  # one line of metrics.jsonl
 START_AGAIN = "restore the file, or remove that directory and start it again with --resume"
 
 
+@cache
 def versions() -> dict[str, str]:
     """Return the versions that may affect results; torch's includes its build (+cpu)."""
     packages = {name: version(name) for name in ("ewc", "ewc-paper", "numpy")}
@@ -162,19 +165,19 @@ class RunDirectory:
         if checkpoint is None:
             return None
         if checkpoint.get("config_sha256") not in (None, self._config_sha256()):
-            raise RunError(
+            raise Damaged(
                 f"the checkpoint in {self.path} belongs to a run with other options: {START_AGAIN}"
             )
         length = checkpoint["metrics_bytes"]
         metrics = read_bytes(self._metrics)[:length] if self._metrics.exists() else b""
         if len(metrics) < length:
-            raise RunError(
+            raise Damaged(
                 f"{self._metrics} has lost measurements: its checkpoint was written after {length} "
                 f"bytes, and {len(metrics)} are there: {START_AGAIN}"
             )
         digest = hashlib.sha256(metrics).hexdigest()
         if checkpoint.get("metrics_sha256") not in (None, digest):
-            raise RunError(
+            raise Damaged(
                 f"{self._metrics} was changed after its checkpoint was written: {START_AGAIN}"
             )
         return checkpoint
@@ -185,6 +188,10 @@ class RunDirectory:
             return None
         options = {key: value for key, value in self.config().items() if key != "versions"}
         return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
+
+    def write_text(self, name: str, text: str) -> None:
+        """Create or replace a small file of the directory, completely or not at all."""
+        replace_file(self.path / name, text.encode())
 
     def remove(self, patterns: Iterable[str]) -> None:
         """Remove the files in the directory that match one of the glob patterns."""

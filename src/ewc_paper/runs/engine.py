@@ -1,29 +1,26 @@
-"""Runs the parts of a run in worker processes of one thread each, which do not compete for cores.
+"""What every engine runs, and how: parts of runs, each in a run directory of its own.
 
-Each part has a run directory of its own, so a run is resumed by running it again: parts that are
-finished are skipped, the others continue from their checkpoints.
+An engine runs jobs somewhere: `runs.local` in processes on this machine, `runs.ray_engine` on a
+Ray cluster. What a worker does is `perform`, the same function everywhere. A run is resumed by
+running it again: parts that are finished are skipped, the others go on from their checkpoints.
 """
 
-import multiprocessing
-import os
-import queue
 import signal
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing.queues import Queue
-from multiprocessing.synchronize import Event
+from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol
 
-import torch
-
-from ewc_paper.errors import Interrupted, RunError
+from ewc_paper.errors import Damaged, Interrupted, RunError
+from ewc_paper.runs.checkpoint import says_finished
 from ewc_paper.runs.directory import MetricsRow, RunDirectory
 from ewc_paper.runs.loop import Resumable, carry_on
+
+ERROR = "error.txt"  # in the directory of a part that failed: its traceback
+ATTEMPTS = 3  # a part is given up after its worker has died this many times
 
 
 @dataclass(frozen=True)
@@ -47,107 +44,216 @@ class Part:
     temporary_files: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Job:
+    """A part and where it is run.
+
+    Args:
+        name: what its reports are called; unique among the jobs of an engine.
+        directory: the run directory of the part.
+        part: what is run.
+        until: progress after which it pauses; 1 runs it to its end.
+        mend: whether a damaged directory is put aside and the part started again.
+    """
+
+    name: str
+    directory: Path
+    part: Part
+    until: float = 1.0
+    mend: bool = False
+
+
 class Report(NamedTuple):
     """The progress of one part, and the row of metrics that it has just recorded, if any."""
 
-    part: str  # its name
+    part: str  # the name of its job
     progress: float  # from 0 to 1
     row: MetricsRow | None
 
 
-Reports: TypeAlias = "Queue[Report]"
+class Ended(NamedTuple):
+    """A job has ended: it has come as far as it was asked to, or it has failed."""
+
+    part: str  # the name of the job
+    error: RunError | None
+
+
+Tell = Callable[[Report | Ended], None]
+
+
+class Engine(Protocol):
+    """Runs jobs, on one machine or many."""
+
+    def run(self, jobs: Sequence[Job], *, checkpoint_seconds: float, tell: Tell) -> None:
+        """Run all jobs; one that fails does not end the others.
+
+        If asked to stop by a signal, raises Interrupted after checkpoints. If `tell` raises, all
+        jobs stop after checkpoints and its error is raised.
+
+        Args:
+            jobs: what to run; parts that are finished are skipped.
+            checkpoint_seconds: time between two checkpoints of a part.
+            tell: called in this process with every report and at the end of every job.
+        """
 
 
 def run_parts(
     run: RunDirectory,
-    parts: Iterable[Part],
+    parts: Sequence[Part],
     *,
-    workers: int,
+    engine: Engine,
     checkpoint_seconds: float,
     show: Callable[[Report], None],
 ) -> None:
-    """Run every part to its end; if asked to stop, raise Interrupted after the checkpoints.
-
-    If a part fails, or a report cannot be shown, all others write a checkpoint and stop.
+    """Run every part of a run to its end; if one fails, all others stop after checkpoints.
 
     Args:
         run: directory of the whole run.
-        parts: what to run; finished parts are skipped.
-        workers: number of processes.
+        parts: what to run.
+        engine: where to run it.
         checkpoint_seconds: time between two checkpoints of a part.
         show: called with every report, in this process.
     """
-    context = multiprocessing.get_context("spawn")
-    reports: Reports = context.Queue()
-    stop = context.Event()
-    setup = (reports, stop, checkpoint_seconds)
-    with (
-        _stop_on_signals(stop),
-        ProcessPoolExecutor(workers, context, _start_worker, setup) as pool,
-    ):
-        with _signals_blocked():
-            futures = [pool.submit(_run_part, run.part(part.name), part) for part in parts]
-        for future in futures:
-            future.add_done_callback(lambda ended: stop.set() if ended.exception() else None)
-        _show_all(reports, show, futures, stop)
-    _raise_first_error(futures)
-    if stop.is_set():
-        raise Interrupted
+
+    def tell(news: Report | Ended) -> None:
+        if isinstance(news, Report):
+            show(news)
+        elif news.error is not None:
+            raise news.error
+
+    jobs = [Job(part.name, run.part(part.name).path, part) for part in parts]
+    engine.run(jobs, checkpoint_seconds=checkpoint_seconds, tell=tell)
 
 
-def _raise_first_error(futures: list[Future[None]]) -> None:
-    """Raise the error of the first part that failed, if any."""
-    try:
-        for future in futures:
-            future.result()
-    except BrokenProcessPool:
-        raise RunError(
-            "a worker process died, perhaps for lack of memory or disk space: free some and "
-            "continue with --resume"
-        ) from None
-
-
-def _show_all(
-    reports: Reports, show: Callable[[Report], None], futures: list[Future[None]], stop: Event
+def perform(
+    job: Job,
+    *,
+    report: Callable[[Report], None],
+    stop: Callable[[], bool],
+    checkpoint_seconds: float,
+    patience_seconds: float = 10.0,
 ) -> None:
-    """Show the reports until all parts have ended; if that fails, ask the parts to stop."""
-    try:
-        _show_until_done(reports, show, futures)
-    except BaseException as error:
-        stop.set()
-        # A worker cannot exit before its reports are taken.
-        _show_until_done(reports, lambda report: None, futures)
-        if not isinstance(error, OSError):
-            raise
-        raise RunError(
-            f"cannot show the progress of the run ({error.strerror}); it was stopped after "
-            "checkpoints: continue with --resume"
-        ) from error
+    """Do a job, in a worker; if it fails, its traceback is kept in its directory.
 
-
-def _show_until_done(
-    reports: Reports, show: Callable[[Report], None], futures: list[Future[None]]
-) -> None:
-    while not all(future.done() for future in futures):
-        _show_waiting(reports, show, seconds=0.1)
-    _show_waiting(reports, show, seconds=0.1)
-
-
-def _show_waiting(reports: Reports, show: Callable[[Report], None], seconds: float) -> None:
-    """Show the reports that arrive, until none has arrived for that many seconds."""
-    while True:
+    Args:
+        job: what to run.
+        report: called after each piece.
+        stop: true leads to a checkpoint, then `Interrupted` is raised.
+        checkpoint_seconds: time between two checkpoints.
+        patience_seconds: how long to wait for another process that writes to the directory.
+    """
+    directory = RunDirectory(job.directory)
+    if job.mend:
+        start_again(directory, job.part.config)
+    else:
+        directory.start(job.part.config, resume=True)
+    with directory.locked(patience_seconds):
+        directory.remove([ERROR])
         try:
-            show(reports.get(timeout=seconds))
-        except queue.Empty:
-            return
+            if job.mend:
+                _put_damage_aside(directory)
+            _carry_on(job, directory, checkpoint_seconds, report, stop)
+        except Interrupted:
+            raise
+        except Exception:
+            with suppress(RunError):  # the disk may be full; the error itself is what matters
+                directory.write_text(ERROR, traceback.format_exc())
+            raise
+
+
+def outcome(
+    job: Job, *, report: Callable[[Report], None], stop: Callable[[], bool], **given: float
+) -> Ended | None:
+    """Do a job and return how it ended, for an engine's worker; None if it was interrupted.
+
+    Args:
+        job: what to run.
+        report: as in `perform`.
+        stop: as in `perform`.
+        given: the times of `perform`.
+    """
+    if stop():
+        return None
+    try:
+        perform(job, report=report, stop=stop, **given)
+    except Interrupted:
+        return None
+    except Exception as error:
+        return Ended(job.name, _as_run_error(job, error))
+    return Ended(job.name, None)
+
+
+def _carry_on(
+    job: Job,
+    directory: RunDirectory,
+    checkpoint_seconds: float,
+    report: Callable[[Report], None],
+    stop: Callable[[], bool],
+) -> None:
+    if directory.finished():
+        report(Report(job.name, 1.0, None))
+    else:
+        carry_on(
+            job.part.make(job.part.config),
+            directory,
+            checkpoint_seconds=checkpoint_seconds,
+            report=lambda progress, row: report(Report(job.name, progress, row)),
+            stop=stop,
+            until=job.until,
+        )
+    if says_finished(directory.path):
+        directory.remove(job.part.temporary_files)
+
+
+def start_again(directory: RunDirectory, config: dict[str, Any]) -> None:
+    """Start or resume a directory whose options are known, also if its record of them is lost."""
+    try:
+        directory.start(config, resume=True)
+    except Damaged:
+        (directory.path / "config.json").unlink()
+        directory.start(config, resume=True)
+
+
+def _put_damage_aside(directory: RunDirectory) -> None:
+    """Move the files of a part that cannot go on into its folder `damaged`."""
+    try:
+        directory.finished()
+        directory.rows()
+    except Damaged:
+        aside = directory.path / "damaged"
+        aside.mkdir(exist_ok=True)
+        for file in directory.path.iterdir():
+            if file.is_file() and file.name not in ("config.json", "lock"):
+                file.replace(aside / file.name)
+
+
+def _as_run_error(job: Job, error: Exception) -> RunError:
+    if isinstance(error, RunError):
+        return RunError(str(error))  # a subclass, or its cause, may not travel between processes
+    said = str(error).partition("\n")[0]
+    return RunError(
+        f"{job.name} failed ({type(error).__name__}: {said}); its traceback is in "
+        f"{job.directory / ERROR}"
+    )
+
+
+def worker_died(job: Job) -> RunError:
+    """The error of a job whose worker has died `ATTEMPTS` times, kept in its directory too."""
+    error = RunError(
+        f"{job.name}: its worker process died {ATTEMPTS} times, perhaps for lack of memory or disk "
+        "space: free some and continue with --resume"
+    )
+    job.directory.mkdir(parents=True, exist_ok=True)
+    RunDirectory(job.directory).write_text(ERROR, f"{error}\n")
+    return error
 
 
 @contextmanager
-def _stop_on_signals(stop: Event) -> Iterator[None]:
+def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
     """Let Ctrl-C and SIGTERM ask for a stop; a second one ends the process immediately."""
 
     def ask_to_stop(number: int, frame: FrameType | None) -> None:
-        stop.set()
+        stop()
         signal.signal(number, signal.SIG_DFL)
 
     before = {
@@ -160,58 +266,11 @@ def _stop_on_signals(stop: Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@contextmanager
-def _signals_blocked() -> Iterator[None]:
-    """Block signals while workers start, which inherit this: Ctrl-C would kill one at its imports.
-
-    A signal that arrives meanwhile is handled here afterwards.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-_worker: tuple[Reports, Event, float]  # arguments of _start_worker, in each worker process
-
-
-def _start_worker(*setup: Any) -> None:
-    """Prepare a worker process; `setup` is what `_worker` holds."""
-    global _worker
-    _worker = setup
-    torch.set_num_threads(1)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the parent handles them and sets the event
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
-
-
-def _exit_with_parent() -> None:
-    """End this worker if its parent is killed: somebody may resume the run."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
-
-
-def _run_part(directory: RunDirectory, part: Part) -> None:
-    """Run one part in a worker process, unless it is finished or all are asked to stop."""
-    reports, stop, checkpoint_seconds = _worker
-    if stop.is_set():
-        return
-    directory.start(part.config, resume=True)
-    with directory.locked():
-        if directory.finished():
-            reports.put(Report(part.name, 1.0, None))
-        else:
-            try:
-                carry_on(
-                    part.make(part.config),
-                    directory,
-                    checkpoint_seconds=checkpoint_seconds,
-                    report=lambda progress, row: reports.put(Report(part.name, progress, row)),
-                    stop=stop.is_set,
-                )
-            except Interrupted:
-                return
-        directory.remove(part.temporary_files)
+def lost_display(error: BaseException) -> BaseException:
+    """What to raise when `tell` failed: errors of the system with what to do about them."""
+    if not isinstance(error, OSError):
+        return error
+    return RunError(
+        f"cannot show the progress of the run ({error.strerror}); it was stopped after "
+        "checkpoints: continue with --resume"
+    )

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ewc_paper.errors import RunError
+from ewc_paper.errors import Damaged, RunError
 
 
 def write_synced(file: Path, content: bytes) -> None:
@@ -63,7 +63,7 @@ def refuse_links(directory: Path) -> None:
 def read_bytes(file: Path) -> bytes:
     """Return the content of a regular file; refuse pipes and devices, which may never end."""
     if file.exists() and not file.is_file():
-        raise RunError(f"{file} is damaged: expected a file, got a directory, pipe or device")
+        raise Damaged(f"{file} is damaged: expected a file, got a directory, pipe or device")
     return file.read_bytes()
 
 
@@ -72,9 +72,9 @@ def parse_record(text: bytes, source: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise RunError(f"{source} is damaged: expected JSON, got {_start(text)}") from error
+        raise Damaged(f"{source} is damaged: expected JSON, got {_start(text)}") from error
     if not isinstance(value, dict):
-        raise RunError(f"{source} is damaged: expected a JSON object, got {_start(text)}")
+        raise Damaged(f"{source} is damaged: expected a JSON object, got {_start(text)}")
     return value
 
 

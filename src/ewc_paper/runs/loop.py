@@ -48,6 +48,7 @@ def carry_on(
     checkpoint_seconds: float = 30.0,
     report: Callable[[float, MetricsRow | None], None] = lambda progress, row: None,
     stop: Callable[[], bool] = lambda: False,
+    until: float = 1.0,
 ) -> None:
     """Run from the last checkpoint, or from the start if there is none, to the end.
 
@@ -60,6 +61,7 @@ def carry_on(
         checkpoint_seconds: time between two checkpoints.
         report: called after each piece with the progress and the row, if there is one.
         stop: called after each piece; true leads to a checkpoint, then `Interrupted` is raised.
+        until: progress after which to pause with a checkpoint; 1 runs to the end.
     """
     files = resumable if isinstance(resumable, KeepsFiles) else None
     if files is not None:
@@ -67,19 +69,28 @@ def carry_on(
     state = directory.load()
     if state is not None:
         _load(resumable, state, directory)
+    if _reached(resumable, until):  # it paused here before
+        return
     saved_at = time.monotonic()
     for row in resumable.run():
         if row is not None:
             directory.append(row)
         report(resumable.progress, row)
-        stopping = stop()
-        needed = stopping or (files is not None and files.needs_saving)
+        stopping, paused = stop(), _reached(resumable, until)
+        needed = stopping or paused or (files is not None and files.needs_saving)
         if needed or time.monotonic() - saved_at >= checkpoint_seconds:
             directory.save(resumable.state_dict())
             saved_at = time.monotonic()
         if stopping:
             raise Interrupted
+        if paused:
+            return
     directory.save(resumable.state_dict(), finished=True)
+
+
+def _reached(resumable: Resumable, until: float) -> bool:
+    """Whether it pauses here; at the end there is nothing to pause."""
+    return until < 1 and resumable.progress >= until
 
 
 def _load(resumable: Resumable, state: dict[str, Any], directory: RunDirectory) -> None:

@@ -54,7 +54,6 @@ def test_presets_fit_and_name_their_parts_apart(experiment: type[Experiment], pr
         ("many-tasks", "validation_samples", 0, "need --validation-samples of at least 1"),
         ("many-tasks", "seeds", 10**9, "more than 10,000 networks"),
         ("schematic", "samples", 1_000_000, "take 26.2 GB: choose a smaller --grid or --samples"),
-        ("many-tasks", "lr_range", (1e-3, 1e-5), "--lr-range must be two rising numbers"),
     ],
 )
 def test_what_does_not_fit_is_refused(experiment: str, option: str, value: Any, said: str) -> None:

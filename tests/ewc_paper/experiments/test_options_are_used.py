@@ -18,9 +18,6 @@ from ewc_paper.runs.engine import Part
 # What other options have to be for an option to matter.
 NEEDED: dict[tuple[str, str], dict[str, Any]] = {
     ("many-tasks", "l2_strength"): {"methods": ("l2",)},
-    ("many-tasks", "lr_range"): {"search": 1},
-    ("many-tasks", "width_range"): {"search": 1},
-    ("many-tasks", "strength_range"): {"search": 1},
 }
 
 
@@ -37,7 +34,7 @@ def another(one: Field[Any], value: Any) -> Any:
     if isinstance(value, bool):
         return not value
     if isinstance(value, tuple):
-        return value[:-1] if len(value) > 1 and not one.metadata.get("rising") else value[1:] * 2
+        return value[:-1] if len(value) > 1 else value[1:] * 2
     if one.metadata.get("choices"):
         return next(choice for choice in one.metadata["choices"] if choice != value)
     if kind_of(one) is str:

@@ -17,7 +17,7 @@ from support.tiny import FLAGS, OPTIONS, write_data
 from ewc_paper.cli import main
 from ewc_paper.errors import Interrupted
 from ewc_paper.experiments.learning_curves.run import LearningCurves
-from ewc_paper.runs import engine
+from ewc_paper.runs import local
 from ewc_paper.runs.directory import RunDirectory
 from ewc_paper.runs.loop import carry_on
 
@@ -72,7 +72,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers of fork start at once, with torch loaded."""
     fork = multiprocessing.get_context("fork")
-    monkeypatch.setattr(engine.multiprocessing, "get_context", lambda kind: fork)
+    monkeypatch.setattr(local.multiprocessing, "get_context", lambda kind: fork)
 
 
 def start(run: Path, data: Path, *more: str) -> int:

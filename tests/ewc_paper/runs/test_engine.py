@@ -9,6 +9,7 @@ from support.quick_learners import STEPS, make_counter, make_failing
 from ewc_paper.errors import RunError
 from ewc_paper.runs.directory import RunDirectory
 from ewc_paper.runs.engine import Part, Report, run_parts
+from ewc_paper.runs.local import LocalEngine
 
 
 def ignore(report: Report) -> None:
@@ -26,9 +27,10 @@ def stopped_at(run: RunDirectory, name: str) -> int:
 
 def test_a_part_that_failed_is_noticed_while_others_report_all_the_time(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
-    parts = [Part("counter", {}, make_counter), Part("failing", {}, make_failing)]
+    after = {"after": str(run.part("counter").path / "metrics.jsonl")}
+    parts = [Part("counter", {}, make_counter), Part("failing", after, make_failing)]
     with pytest.raises(RunError, match="three is too much"):
-        run_parts(run, parts, workers=2, checkpoint_seconds=1e9, show=ignore)
+        run_parts(run, parts, engine=LocalEngine(2), checkpoint_seconds=1e9, show=ignore)
     assert stopped_at(run, "counter") < STEPS
 
 
@@ -51,5 +53,5 @@ def test_parts_end_if_their_reports_cannot_be_shown(
     parts = [Part("counter", {}, make_counter)]
     expected = RunError if isinstance(error, OSError) else type(error)
     with pytest.raises(expected, match=said):
-        run_parts(run, parts, workers=1, checkpoint_seconds=1e9, show=show)
+        run_parts(run, parts, engine=LocalEngine(1), checkpoint_seconds=1e9, show=show)
     assert stopped_at(run, "counter") < STEPS

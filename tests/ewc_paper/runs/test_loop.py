@@ -71,3 +71,13 @@ def test_what_keeps_no_files_is_saved_by_the_clock_alone(tmp_path: Path) -> None
     assert not isinstance(counter, KeepsFiles)
     carry_on(counter, RunDirectory(tmp_path), checkpoint_seconds=1e9)
     assert counter.saved == [10]
+
+
+def test_a_pause_comes_at_its_progress_and_the_rest_later(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    for until, reached in ((0.25, 3), (0.25, 3), (0.5, 5), (1.0, 10)):
+        counter = Counter()
+        carry_on(counter, directory, checkpoint_seconds=1e9, until=until)
+        assert counter.count == reached
+        assert [row["count"] for row in directory.rows()] == list(range(1, reached + 1))
+        assert directory.finished() == (until == 1.0)

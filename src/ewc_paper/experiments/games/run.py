@@ -9,6 +9,7 @@ import numpy as np
 
 from ewc_paper.errors import RunError
 from ewc_paper.experiments.experiment import Presets
+from ewc_paper.experiments.games.data import continual_networks, read_networks, total
 from ewc_paper.experiments.playing import (
     ATARI_SMALL,
     ATARI_SMALL_TASKS,
@@ -26,6 +27,7 @@ from ewc_paper.games.random_player import make_random
 from ewc_paper.games.schedule import segments
 from ewc_paper.games.worlds.game import file_name
 from ewc_paper.options import option
+from ewc_paper.runs.directory import RunDirectory
 from ewc_paper.runs.engine import Part
 from ewc_paper.seeding import derive_seed
 
@@ -166,6 +168,14 @@ class Games(Playing, AgentConfig):
                 f"--window must be at most {self.rows_per_segment}, the observations of a segment, "
                 f"for arms that recognize games; got {self.window}"
             )
+
+    score_means = "total normalized score in the last test, of the networks that learn all games"
+
+    def score(self, run: RunDirectory) -> float | None:
+        networks = read_networks(run)
+        learners = [one for arm in continual_networks(networks).values() for one in arm]
+        totals = [total(one.tests[-1]) for one in learners or networks]
+        return float(np.mean(totals)) if totals else None
 
     def _parts(self) -> Iterator[Part]:
         sets = [self._drawn(number) for number in range(self.sets)]

@@ -1,11 +1,12 @@
 """Figure 3B: the average accuracy over all tasks so far as tasks are added, one line per method.
 
-If several combinations of options were searched, each number of tasks shows the combination with
-the best validation accuracy.
+Of a sweep, each number of tasks shows the trial that was chosen for it by validation accuracy, run
+again with seeds that chose nothing.
 """
 
 import math
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +19,14 @@ from ewc_paper.figures.panel import Figure, Level, Panel, Series, by_seed
 from ewc_paper.figures.plot import plot_panel
 from ewc_paper.figures.seeds import mean_and_deviation
 from ewc_paper.figures.style import LOOKS, axes, save, use_whole_numbers
-from ewc_paper.runs.directory import MetricsRow, RunDirectory
-from ewc_paper.runs.schema import integer, one_of, record
+from ewc_paper.runs.directory import RunDirectory
+from ewc_paper.runs.schema import integer, one_of, optional, record
 
-LAYOUT = Layout(accuracy_row, part=record(label=one_of(METHOD_LABELS), combination=integer()))
+LAYOUT = Layout(
+    accuracy_row,
+    config=record(search=optional(integer(0, 0))),  # runs of an older version could search
+    part=record(label=one_of(METHOD_LABELS)),
+)
 
 PAPER = Paper(
     "figure 3B",
@@ -32,45 +37,46 @@ PAPER = Paper(
     "every task; EWC stays close to the dashed line of a network that learns one task alone.",
 )
 
-Results = dict[str, dict[int, dict[str, float]]]  # by method, number of tasks and seed
+# By method, number of tasks and seed: the average in percent; NaN if the network diverged.
+Averages = dict[str, dict[int, dict[str, float]]]
 
 
-def averages(run: RunDirectory) -> Results:
-    """Return the average test accuracy of the combination chosen for each number of tasks.
-
-    In percent; NaN if the network diverged.
-    """
-    rows: dict[str, dict[int, dict[int, dict[str, MetricsRow]]]] = defaultdict(
-        lambda: defaultdict(lambda: defaultdict(dict))
-    )
+def averages(run: RunDirectory) -> Averages:
+    """Return the average test accuracy of every seed."""
+    results: Averages = defaultdict(lambda: defaultdict(dict))
     for part in run.parts():
-        config, seed = part.config(), seed_name(part)
+        label, seed = part.config()["label"], seed_name(part)
         for row in task_ends(part.rows()):
-            rows[config["label"]][row["task"] + 1][config["combination"]][seed] = row
-    results = {
-        method: {
-            count: {seed: average_accuracy(row) for seed, row in _best(combinations).items()}
-            for count, combinations in sorted(counts.items())
-        }
-        for method, counts in rows.items()
-    }
-    return in_order(results, run.config().get("methods", []))
+            results[label][row["task"] + 1][seed] = average_accuracy(row)
+    by_count = {method: dict(sorted(counts.items())) for method, counts in results.items()}
+    return in_order(by_count, run.config().get("methods", []))
 
 
-def _best(combinations: dict[int, dict[str, MetricsRow]]) -> dict[str, MetricsRow]:
-    """Return the rows of the combination with the best validation accuracy, by seed."""
-    if len(combinations) == 1:
-        return next(iter(combinations.values()))
-    return max(
-        combinations.values(),
-        key=lambda rows: np.mean([np.mean(row["validation"]) for row in rows.values()]),
-    )
+def best_averages(chosen: Mapping[str, Sequence[RunDirectory]]) -> Averages:
+    """Return the averages of the runs that were chosen for each method and number of tasks.
+
+    Args:
+        chosen: by method and number of tasks, as `ManyTasks.points` names them: the runs.
+    """
+    results: Averages = defaultdict(dict)
+    for point, runs in chosen.items():
+        method, _, count = point.rpartition("-")
+        values: dict[str, float] = {}
+        for run in runs:
+            values |= averages(run).get(method, {}).get(int(count), {})
+        if values:
+            results[method][int(count)] = values
+    return {method: dict(sorted(counts.items())) for method, counts in results.items()}
 
 
 def figures(run: RunDirectory) -> list[Figure]:
     """Return the average accuracy as tasks are added, one line per method."""
+    return [_figure(averages(run))]
+
+
+def _figure(results: Averages) -> Figure:
     series, levels = [], []
-    for method, counts in averages(run).items():
+    for method, counts in results.items():
         diverged = any(math.isnan(value) for seeds in counts.values() for value in seeds.values())
         label = METHOD_LABELS[method] + (" (some diverged)" if diverged else "")
         if method == "single":
@@ -82,21 +88,40 @@ def figures(run: RunDirectory) -> list[Figure]:
         "number of tasks", "average accuracy over all tasks, %", series=series, levels=levels
     )
     title = "Average test accuracy over all tasks so far, as tasks are added"
-    return [Figure("many-tasks", title, "Higher is better; a flat line forgets nothing.", [panel])]
+    return Figure("many-tasks", title, "Higher is better; a flat line forgets nothing.", [panel])
 
 
 def draw(run: RunDirectory, kind: str = "png") -> list[Path]:
     """Draw the run's figure from its metrics."""
-    (figure,) = figures(run)
+    return _draw(averages(run), run.figures, kind)
+
+
+def draw_best(
+    chosen: Mapping[str, Sequence[RunDirectory]], directory: Path, kind: str = "png"
+) -> list[Path]:
+    """Draw the figure of a sweep from the runs that were chosen."""
+    return _draw(best_averages(chosen), directory, kind)
+
+
+def _draw(results: Averages, directory: Path, kind: str) -> list[Path]:
+    figure = _figure(results)
     ax = plot_panel(axes(), figure.panels[0])
     use_whole_numbers(ax.xaxis)
     ax.legend(frameon=False)
-    return [save(ax, run.figures / f"{figure.name}.{kind}")]
+    return [save(ax, directory / f"{figure.name}.{kind}")]
 
 
 def table(run: RunDirectory) -> Table:
     """The average accuracies, for about ten numbers of tasks at most."""
-    results = averages(run)
+    return _table(averages(run))
+
+
+def best_table(chosen: Mapping[str, Sequence[RunDirectory]]) -> Table:
+    """The average accuracies of the runs that were chosen."""
+    return _table(best_averages(chosen))
+
+
+def _table(results: Averages) -> Table:
     counts = sorted({count for method in results.values() for count in method})
     every = max(1, len(counts) // 10)
     table = Table("tasks", title="average test accuracy in % over all tasks so far")

@@ -6,6 +6,7 @@ that is the same for all weights, inverse to their Fisher, or confined to weight
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import fmean
 from typing import ClassVar, get_args
 
 from ewc.perturbation import NoiseShape
@@ -21,6 +22,7 @@ from ewc_paper.experiments.playing import (
 from ewc_paper.games.arms import SINGLE
 from ewc_paper.games.worlds.game import file_name
 from ewc_paper.options import option
+from ewc_paper.runs.directory import RunDirectory
 from ewc_paper.runs.engine import Part
 
 
@@ -68,6 +70,13 @@ class Perturbations(Playing):
     def check(self) -> None:
         super().check()
         check_game(self.game, "--game")
+
+    score_means = "mean score of the agent with noise, over all shapes and sizes"
+
+    def score(self, run: RunDirectory) -> float | None:
+        rows = [row for part in run.parts() for row in part.rows()]
+        noisy = [row for row in rows if row["kind"] == "noise" and row["scale"]]
+        return fmean(fmean(row["scores"]) for row in noisy) if noisy else None
 
     def _parts(self) -> Iterator[Part]:
         names = ("shapes", "scales", "damping", "tolerance", "noise_episodes")

@@ -9,16 +9,19 @@ frames of one copy are so alike that every new screen looks like a new game.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import fmean
 from typing import ClassVar
 
 from ewc.recognition import RecognizerConfig
 from ewc_paper.errors import RunError
+from ewc_paper.experiments.context_match import ContextUse, match_contexts
 from ewc_paper.experiments.experiment import Presets, RepeatedExperiment
 from ewc_paper.experiments.playing import check_one_world
 from ewc_paper.experiments.recognition.learner import make_run, networks_by_game
 from ewc_paper.games.config import RECOGNIZER, RecognitionConfig, ScheduleConfig, WorldConfig
 from ewc_paper.games.worlds.game import check_name
 from ewc_paper.options import option
+from ewc_paper.runs.directory import RunDirectory
 from ewc_paper.runs.engine import Part
 
 GAMES = (
@@ -59,6 +62,20 @@ class Recognition(
             _check_playable(game)
         if self.agents is not None:
             _check_agents(self.agents, self.games)
+
+    score_means = "steps recognized correctly, in %, mean over seeds"
+
+    def score(self, run: RunDirectory) -> float | None:
+        found = [
+            match_contexts(
+                ContextUse(context, row["game"], steps)
+                for row in part.rows()
+                for context, steps in row["observed"]
+            )
+            for part in run.parts()
+        ]
+        correct = [match.correct for match in found if match is not None]
+        return 100 * fmean(correct) if correct else None
 
     def _parts(self) -> Iterator[Part]:
         config = {name: value for name, value in self.to_dict().items() if name != "seeds"}

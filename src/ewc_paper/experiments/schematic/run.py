@@ -8,6 +8,7 @@ from ewc_paper.errors import RunError
 from ewc_paper.experiments.experiment import Experiment, Presets
 from ewc_paper.experiments.schematic.learner import TwoParameters
 from ewc_paper.options import option
+from ewc_paper.runs.directory import RunDirectory
 from ewc_paper.runs.engine import Part
 
 MAX_NUMBERS = 250_000_000  # in memory at once for the landscape: 1 GB
@@ -37,6 +38,13 @@ class Schematic(Experiment):
                 f"{self.grid} x {self.grid} points times {self.samples} samples take "
                 f"{4 * numbers / 1e9:.1f} GB: choose a smaller --grid or --samples"
             )
+
+    score_means = "minus the mean of EWC's losses on both tasks"
+
+    def score(self, run: RunDirectory) -> float | None:
+        rows = run.part("schematic").rows()
+        ends = [row for row in rows if row.get("way") == "ewc" and not row.get("diverged")]
+        return -(ends[-1]["loss_a"] + ends[-1]["loss_b"]) / 2 if ends else None
 
     def _parts(self) -> Iterator[Part]:
         yield Part("schematic", self.to_dict(), make_schematic)

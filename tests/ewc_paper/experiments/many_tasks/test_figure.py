@@ -1,4 +1,4 @@
-"""Many tasks: the combination shown is chosen by validation, for each number of tasks."""
+"""Many tasks: the averages of all seeds, or of the trials that a sweep has chosen."""
 
 from pathlib import Path
 from typing import Any
@@ -7,28 +7,51 @@ import pytest
 from support.small_runs import end, make_many_tasks, write_run
 from support.views import DIVERGED, as_text, assert_only_diverged
 
+from ewc_paper.errors import RunError
+from ewc_paper.experiments.check import check_run
 from ewc_paper.experiments.many_tasks import figure
 from ewc_paper.figures.names import METHOD_LABELS
+from ewc_paper.runs.directory import RunDirectory
 
 
 def test_the_table_has_the_averages(tmp_path: Path) -> None:
     shown = as_text(figure.table(make_many_tasks(tmp_path)))
-    assert all(value in shown for value in ("single task", "98.00", "90.00", "70.00"))
+    assert all(value in shown for value in ("single task", "98.00", "90.00", "85.00"))
 
 
-def test_the_best_combination_is_chosen_by_validation_for_each_number_of_tasks(
-    tmp_path: Path,
+def run_of(path: Path, label: str, seed: int, *averages: float) -> RunDirectory:
+    rows = [end(task, *[value] * (task + 1)) for task, value in enumerate(averages)]
+    part = {"label": label, "seed": seed}
+    return write_run(path, {"experiment": "many-tasks"}, {label: (part, rows)})
+
+
+def test_of_a_sweep_each_number_of_tasks_shows_the_trial_chosen_for_it(
+    tmp_path: Path, drawn: Any
 ) -> None:
-    results = figure.averages(make_many_tasks(tmp_path))
-    assert results["ewc"] == {1: {"ewc-0": 90.0}, 2: {"ewc-1": pytest.approx(70.0)}}
-    assert results["single"] == {1: {"single": 98.0}}
+    one = [run_of(tmp_path / f"one{seed}", "ewc", seed, 0.9, 0.5) for seed in (5, 6)]
+    two = [run_of(tmp_path / "two", "ewc", 5, 0.4, 0.8)]
+    dropout = [run_of(tmp_path / "3", "dropout", 5, 0.7)]
+    chosen = {"ewc-1": one, "ewc-2": two, "dropout-1": dropout}
+    results = figure.best_averages(chosen)
+    assert results["ewc"] == {1: {"seed 5": 90.0, "seed 6": 90.0}, 2: {"seed 5": 80.0}}
+    assert results["dropout"] == {1: {"seed 5": pytest.approx(70.0)}}
+    assert all(value in as_text(figure.best_table(chosen)) for value in ("90.00", "80.00"))
+    figure.draw_best(chosen, tmp_path)
+    assert drawn.legends["many-tasks"] == ["EWC", "SGD + dropout"]
+
+
+def test_an_old_run_that_searched_is_not_taken_for_seeds(tmp_path: Path) -> None:
+    config = {"experiment": "many-tasks", "search": 50}
+    run = write_run(tmp_path, config, {"ewc-0": ({"label": "ewc"}, [end(0, 0.9)])})
+    with pytest.raises(RunError, match="search: expected a whole number from 0 to 0, got 50"):
+        check_run(run)
 
 
 @pytest.mark.parametrize("methods", [("sgd", "ewc", "l2"), ("l2", "ewc", "sgd")])
 def test_methods_are_in_the_order_given(
     methods: tuple[str, ...], tmp_path: Path, drawn: Any
 ) -> None:
-    parts = {m: ({"label": m, "combination": 0}, [end(0, 0.9)]) for m in methods}
+    parts = {m: ({"label": m}, [end(0, 0.9)]) for m in methods}
     config = {"experiment": "many-tasks", "methods": list(methods)}
     figure.draw(write_run(tmp_path, config, parts))
     assert drawn.legends["many-tasks"] == [METHOD_LABELS[method] for method in methods]
@@ -38,7 +61,7 @@ def test_methods_are_in_the_order_given(
 def test_a_network_that_diverged_says_so_instead_of_a_number(tmp_path: Path, drawn: Any) -> None:
     parts = {
         f"ewc-{seed}": (
-            {"label": "ewc", "combination": 0},
+            {"label": "ewc"},
             [end(0, 0.9), end(1, 0.098, 0.098, **DIVERGED) if seed else end(1, 0.9, 0.8)],
         )
         for seed in (0, 1)

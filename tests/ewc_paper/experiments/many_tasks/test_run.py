@@ -1,6 +1,10 @@
-"""Every method gets its own options, and a search tries the same combinations for all."""
+"""Every method gets its own options, and a sweep chooses for each method and number of tasks."""
 
+from pathlib import Path
 from typing import Any
+
+import pytest
+from support.small_runs import make_many_tasks
 
 from ewc_paper.experiments.many_tasks.run import ManyTasks
 
@@ -28,13 +32,9 @@ def test_l2_has_a_strength_of_its_own() -> None:
     assert made["l2-0-seed0"]["strength"] == 0.5
 
 
-def test_the_search_draws_the_same_combinations_within_their_ranges() -> None:
-    config = ManyTasks.preset("paper", search=20, seeds=2, strength_range=(1.0, 10.0))
-    parts = config.parts()
-    assert len(parts) == 3 * 20 * 2
-    recipes = [part.config["recipe"] for part in parts]
-    assert all(1e-5 <= recipe["lr"] <= 1e-3 for recipe in recipes)
-    assert all(400 <= recipe["width"] <= 2000 for recipe in recipes)
-    assert all(1 <= r["strength"] <= 10 for r in recipes if r["method"] == "ewc")
-    assert len({recipe["lr"] for recipe in recipes}) == 20
-    assert recipes == [part.config["recipe"] for part in config.parts()]
+def test_a_sweep_chooses_by_validation_for_each_method_and_number_of_tasks(tmp_path: Path) -> None:
+    config = ManyTasks.preset("quick", methods=("single", "ewc"))
+    points = config.points(make_many_tasks(tmp_path))
+    assert points == {"single-1": 98.0, "ewc-1": 90.0, "ewc-2": pytest.approx(80.0)}
+    assert next(iter(points)) == "single-1"  # in the order of the options
+    assert config.alone("ewc-2") == ("ewc", {"methods": ("ewc",)})

@@ -1,0 +1,1 @@
+"""Sweeps: many runs of one experiment, with options that are listed or drawn at random."""
