@@ -41,9 +41,9 @@ MINATAR: dict[str, Any] = {
 }
 # In addition, for several of their games one after another.
 MINATAR_TASKS: dict[str, Any] = {
-    "network": "minatar-pool",  # so that a small part of it is a network
-    "gates": 0.75,
-    "filter_gates": 0.65,
+    "network": "minatar-wide",  # so that half of it is a network
+    "gates": 0.5,
+    "filter_gates": 0.5,
     "fresh_optimizer": True,
     "strength": 1.0,
     "floor": 0.1,

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from ewc_paper.games.network import NETWORKS, QNetwork
 
 SHAPES = {
-    **dict.fromkeys(("minatar", "minatar-wide", "minatar-pool"), (10, 10, 10)),
+    **dict.fromkeys(("minatar", "minatar-wide"), (10, 10, 10)),
     **dict.fromkeys(("small", "small-wide"), (4, 42, 42)),
 }
 

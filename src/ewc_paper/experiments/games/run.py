@@ -71,8 +71,7 @@ TEN = (
     "RoadRunner",
     "UpNDown",
 )
-# In small networks; "gates" shows what gates do without EWC.
-GATED = ("plain", "gates", "ewc-gates-labels", "ewc-gates-fmn", "single", "random")
+GATED = ("plain", "ewc-gates-labels", "ewc-gates-fmn", "single", "random")  # in small networks
 
 
 @dataclass(frozen=True, kw_only=True)
