@@ -271,7 +271,14 @@ def test_a_page_is_built_once_for_many_readers(
 def test_ctrl_c_ends_it_cleanly_while_a_client_is_connected(tmp_path: Path) -> None:
     run = make_learning_curves(tmp_path / "run")
     command = [sys.executable, "-m", "ewc_paper", "watch", str(run.path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # Tests that run in the background of a shell ignore the signal, and so would this process.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
         assert process.stdout is not None
         said = process.stdout.readline().decode()
         assert said.startswith(f"watching {run.path} at http://127.0.0.1:")
@@ -279,4 +286,6 @@ def test_ctrl_c_ends_it_cleanly_while_a_client_is_connected(tmp_path: Path) -> N
         with socket.create_connection(("127.0.0.1", port)):
             process.send_signal(signal.SIGINT)
             out, error = process.communicate(timeout=20)
+    finally:
+        process.kill()
     assert (process.returncode, out, error) == (0, b"ended\n", b"")
