@@ -5,6 +5,7 @@ compiler makes one loop of them all. The kernels are compiled for all sizes of p
 all numbers as tensors, so that a learning-rate schedule does not compile them again.
 """
 
+import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -165,7 +166,9 @@ def _check_compiler(device: torch.device) -> None:
     numbers: list[Any] = [torch.ones(SMALLEST, device=device) for _ in range(4)]
     one = torch.ones((), device=device)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            # Of torch's own modules, which the first compilation imports.
+            warnings.simplefilter("ignore", DeprecationWarning)
             _compiled(pull_)(*numbers, one, one)
     except Exception as error:  # of many kinds, from torch, the compiler and the linker
         reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
