@@ -1,6 +1,6 @@
 """The optimizers that a memory is attached to."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -31,7 +31,7 @@ class Attachments:
         self,
         optimizer: Optimizer,
         how: How,
-        parameters: Mapping[str, Tensor],
+        parameters: Iterable[Tensor],
         start_pull: Callable[[], PullState],
         before_step: Callable[[], None],
         compiled: bool = False,
@@ -41,7 +41,7 @@ class Attachments:
         Args:
             optimizer: an optimizer of some of the parameters, or a wrapper around one.
             how: `"proximal"` or `"gradient"`.
-            parameters: the parameters that the memory selects.
+            parameters: the parameters by which the memory's weights are moved.
             start_pull: called at every step; returns what to pull with.
             before_step: called before every step.
             compiled: whether to pull with compiled kernels.
@@ -53,7 +53,7 @@ class Attachments:
                 "this memory is already attached to this optimizer; call remove() on the handle "
                 "first"
             )
-        selected = {id(p) for p in parameters.values()}
+        selected = {id(p) for p in parameters}
         if not any(id(p) in selected for group in optimizer.param_groups for p in group["params"]):
             raise ValueError(
                 "expected an optimizer of the memory's parameters, but it has none of them"

@@ -20,7 +20,7 @@ from ewc.fisher.likelihood import Kind, Likelihood, Positions
 from ewc.fisher.scaling import check_shaping, shaped
 from ewc.memory_files import MemoryFiles
 from ewc.memory_strength import MemoryStrength
-from ewc.parameters import ModelParameters, ParameterSelection
+from ewc.parameters import ParameterSelection
 from ewc.processes import ProcessGroup, choose_processes
 from ewc.pull import Pull
 from ewc.pull_state import PullState
@@ -81,7 +81,7 @@ class EWC(MemoryFiles, MemoryStrength):
             raise ValueError(f"expected 0 <= decay <= 1, got {decay}")
         storage = None if isinstance(keep_tasks, bool) else torch.device(keep_tasks)
         self._wells = TaskWells(float(decay), keep_tasks is not False, storage)
-        self._parameters = ModelParameters(model, parameters)
+        self._parameters = self._Parameters(model, parameters)
         self._processes = choose_processes(model, process_group)
         self._attachments = Attachments()
         # Of the weights at the last consolidation, until something pulls on them.
@@ -100,7 +100,7 @@ class EWC(MemoryFiles, MemoryStrength):
 
     def __repr__(self) -> str:
         how = f"strength={self.strength}" if self.budget is None else f"budget={self.budget}"
-        return f"EWC({how}, decay={self.decay}, tasks={list(self.tasks)})"
+        return f"{type(self).__name__}({how}, decay={self.decay}, tasks={list(self.tasks)})"
 
     def consolidate(
         self,
@@ -151,7 +151,8 @@ class EWC(MemoryFiles, MemoryStrength):
             warn_if_moved(self._fingerprint, self._parameters.all())
         if fisher is None:
             options |= {"parameters": selected.__contains__, "process_group": self._processes.group}
-            fisher = fisher_diagonal(self._parameters.model, batches, **options)
+            with self._parameters.differentiable():
+                fisher = fisher_diagonal(self._parameters.model, batches, **options)
         warn_if_zero(fisher, self._wells.total.precision if self.decay > 0 else {})
         fisher = shaped(fisher, floor=floor, normalize=normalize)
         self._remember(task, fisher, selected)
@@ -212,14 +213,9 @@ class EWC(MemoryFiles, MemoryStrength):
             >>> handle = memory.attach(torch.optim.Adam(model.parameters()))
             >>> handle.remove()
         """
-        selected = self._parameters.selected()
+        parameters = self._parameters.optimized()
         return self._attachments.attach(
-            optimizer,
-            how,
-            selected,
-            self._start_pull,
-            self._adapt_strength,
-            compiled=compiled,
+            optimizer, how, parameters, self._start_pull, self._adapt_strength, compiled=compiled
         )
 
     @contextmanager
@@ -289,7 +285,7 @@ class EWC(MemoryFiles, MemoryStrength):
         return {**self.__dict__, "_wells": self._wells.leave_none_out()}
 
     def _remember(
-        self, task: str, precision: Mapping[str, Tensor], selected: Mapping[str, nn.Parameter]
+        self, task: str, precision: Mapping[str, Tensor], selected: Mapping[str, Tensor]
     ) -> None:
         """Add the well of a task: the current weights with this precision."""
         self._wells = self._wells.add(task, well_at(selected, precision), self._parameters.all())

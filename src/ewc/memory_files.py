@@ -3,7 +3,7 @@
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ class MemoryFiles(ABC):
     """What `EWC` does with files."""
 
     _parameters: ModelParameters
+    _Parameters: ClassVar[type[ModelParameters]] = (
+        ModelParameters  # what reads the weights from the model
+    )
 
     @abstractmethod
     def __init__(
@@ -111,7 +114,7 @@ class MemoryFiles(ABC):
             >>> ewc.EWC.load("memory.safetensors", model)
             EWC(strength=100.0, decay=1.0, tasks=['A'])
         """
-        weights = ModelParameters(model, parameters).matching()
+        weights = cls._Parameters(model, parameters).matching()
         state = load_state(path, weights, rename=rename, grow=grow)
         if keep_tasks is None:
             keep_tasks = keeps_tasks(state)

@@ -92,4 +92,4 @@ class MemoryStrength:
         """Fit the wells to the model, which may have moved or grown; return what pulls now."""
         parameters = self._parameters.all()
         self._wells = self._wells.fitted(parameters)
-        return PullState(parameters, self._wells.active, self.strength)
+        return PullState(parameters, self._wells.active, self.strength, self._parameters.sources())

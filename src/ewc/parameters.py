@@ -4,12 +4,13 @@ Names are those of `named_parameters()` of the model itself, without the prefixe
 A tied parameter appears once, under its first name.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TypeAlias
 
-from torch import nn
+from torch import Tensor, nn
 
 from ewc.sharding import refuse_fsdp1, reshard
 
@@ -105,24 +106,40 @@ def matching_parameters(
 class ModelParameters:
     """The parameters of one model, and the selection of those that matter.
 
-    They are read from the model at each call, because a model may grow or move.
+    They are read from the model at each call, because a model may grow or move. A subclass may put
+    weights that are computed from parameters in the place of these.
     """
 
     def __init__(self, model: nn.Module, selection: ParameterSelection) -> None:
         self.model = unwrap(model)
         self._selection = as_reusable(selection)
 
-    def all(self) -> dict[str, nn.Parameter]:
+    def all(self) -> Mapping[str, Tensor]:
         """Return all parameters of the model, by name."""
         return named_parameters(self.model)
 
-    def matching(self) -> dict[str, nn.Parameter]:
+    def matching(self) -> Mapping[str, Tensor]:
         """Return the selected parameters, including frozen ones."""
         return matching_parameters(self.model, self._selection)
 
-    def selected(self) -> dict[str, nn.Parameter]:
+    def selected(self) -> Mapping[str, Tensor]:
         """Return the selected parameters that are trainable."""
         return select_parameters(self.model, self._selection)
+
+    def sources(self) -> Mapping[str, tuple[Tensor, ...]]:
+        """Return, by name, what each computed weight is computed from; parameters are not in it."""
+        return {}
+
+    def optimized(self) -> list[Tensor]:
+        """Return the parameters by which an optimizer moves what is selected."""
+        sources = self.sources()
+        found = (sources.get(name, (weight,)) for name, weight in self.selected().items())
+        return [parameter for group in found for parameter in group if parameter.requires_grad]
+
+    @contextmanager
+    def differentiable(self) -> Iterator[None]:
+        """Let the Fisher of what is selected be computed under the same names."""
+        yield
 
 
 def as_reusable(parameters: ParameterSelection) -> tuple[str, ...] | Callable[[str], bool] | None:

@@ -32,7 +32,7 @@ from ewc.pull_state import PullState, combined
 from ewc.pulled_parameters import pulled_blocks, pulled_groups
 from ewc.sharding import assembled, shards
 from ewc.step_size.rules import needs_whole_parameters, step_size_rule
-from ewc.step_size.step import How
+from ewc.step_size.step import How, ParamGroup
 
 
 class Pull:
@@ -206,7 +206,9 @@ class _OptimizerPulls:
                     (state.parameters[name], state.well.anchor[name], state.well.precision[name])
                 )
                 gradient = (factor * precision * (parameter - anchor)).to(parameter.dtype)
-                if parameter.grad is None:
+                if name in state.sources:
+                    _add_to_sources(state, name, gradient, group)
+                elif parameter.grad is None:
                     state.parameters[name].grad = assembled(gradient, state.parameters[name])
                 elif parameter.grad.is_sparse:
                     parameter.grad.add_(gradient.to_sparse(parameter.grad.sparse_dim()))
@@ -226,6 +228,16 @@ def _same(before: list[PullState], now: list[PullState]) -> bool:
         and all(a.parameters[name] is b.parameters[name] for name in a.well.precision)
         for a, b in zip(before, now, strict=True)
     )
+
+
+def _add_to_sources(state: PullState, name: str, gradient: Tensor, group: ParamGroup) -> None:
+    """Add the gradient of a computed weight to those of its sources in a group: the chain rule."""
+    in_group = {id(parameter) for parameter in group["params"]}
+    sources = [p for p in state.sources[name] if p.requires_grad and id(p) in in_group]
+    # Not `backward`, which would call the hooks by which wrappers share gradients.
+    gradients = torch.autograd.grad(state.parameters[name], sources, gradient, retain_graph=True)
+    for parameter, own in zip(sources, gradients, strict=True):
+        parameter.grad = own if parameter.grad is None else parameter.grad.add_(own)
 
 
 def _skipped(optimizer: Optimizer) -> bool | Tensor:

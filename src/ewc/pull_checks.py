@@ -8,7 +8,7 @@ import operator
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from ewc.blocks import Block
@@ -39,7 +39,7 @@ class OwnerCheck:
     """Checks that the optimizers that a memory is attached to have all parameters it protects."""
 
     def __init__(self) -> None:
-        self._checked: tuple[Well, list[nn.Parameter]] | None = None
+        self._checked: tuple[Well, list[Tensor]] | None = None
 
     def check(self, attached: Iterable[Optimizer], state: PullState, warned: set[str]) -> None:
         """Warn once of each protected parameter that no attached optimizer has.
@@ -49,7 +49,8 @@ class OwnerCheck:
             state: what the memory pulls with.
             warned: the warnings that the memory has given, which this adds to.
         """
-        parameters = [state.parameters[name] for name in state.well.precision]
+        names = list(state.well.precision)
+        parameters = [parameter for name in names for parameter in state.moved_by(name)]
         if state.strength == 0 or self._is_checked(state.well, parameters):
             return
         self._checked = (state.well, parameters)
@@ -57,15 +58,16 @@ class OwnerCheck:
         owned = {id(parameter) for group in groups for parameter in group["params"]}
         unowned = [
             name
-            for name, parameter in zip(state.well.precision, parameters, strict=True)
-            if parameter.requires_grad and id(parameter) not in owned
+            for name in names
+            if (trained := [id(p) for p in state.moved_by(name) if p.requires_grad])
+            if owned.isdisjoint(trained)
             if f"unowned {name}" not in warned and any_nonzero(state.well.precision[name])
         ]
         if unowned:
             warned.update(f"unowned {name}" for name in unowned)
             warn_of_unowned(unowned)
 
-    def _is_checked(self, well: Well, parameters: list[nn.Parameter]) -> bool:
+    def _is_checked(self, well: Well, parameters: list[Tensor]) -> bool:
         if self._checked is None or self._checked[0] is not well:
             return False
         return all(map(operator.is_, self._checked[1], parameters))
@@ -100,9 +102,15 @@ class StrengthCheck:
         """Warn once, before the step, if a pull through the gradient overshoots and diverges."""
         if "divergence" in warned:
             return
-        for group, names in pulled_groups(optimizer, state):
+        for group, pulled in pulled_groups(optimizer, state):
+            # The curvature in what a weight is computed from is another one, and changes.
+            names = [name for name in pulled if name not in state.sources]
             limit, rate = stability_limit(optimizer, group), group["lr"]
-            if limit == math.inf or (isinstance(rate, Tensor) and rate.device.type != "cpu"):
+            if (
+                not names
+                or limit == math.inf
+                or (isinstance(rate, Tensor) and rate.device.type != "cpu")
+            ):
                 continue  # reading a rate from another device would make every step wait for it
             precisions = self._largest_precisions(state.well)
             name = max(names, key=precisions.__getitem__)

@@ -1,6 +1,7 @@
 """The parameters of an optimizer that a memory pulls on, by group."""
 
 from collections.abc import Iterator
+from itertools import chain
 
 from torch.optim import Optimizer
 
@@ -11,14 +12,15 @@ from ewc.step_size.step import ParamGroup
 
 
 def pulled_groups(optimizer: Optimizer, state: PullState) -> Iterator[tuple[ParamGroup, list[str]]]:
-    """Yield the groups that have protected parameters, and the names of these."""
-    names = {
-        id(state.parameters[name]): name
-        for name in state.well.precision
-        if state.parameters[name].requires_grad
-    }
+    """Yield the groups that move protected weights, and the names of these."""
+    names: dict[int, list[str]] = {}
+    for name in state.well.precision:
+        for parameter in state.moved_by(name):
+            if parameter.requires_grad:
+                names.setdefault(id(parameter), []).append(name)
     for group in optimizer.param_groups:
-        if in_group := [names[id(p)] for p in group["params"] if id(p) in names]:
+        found = (names.get(id(parameter), ()) for parameter in group["params"])
+        if in_group := list(dict.fromkeys(chain.from_iterable(found))):
             yield group, in_group
 
 

@@ -24,15 +24,13 @@ def nothing():
 
 
 def attach(attachments, model, optimizer, how="proximal"):
-    return attachments.attach(
-        optimizer, how, dict(model.named_parameters()), nothing, before_step=int
-    )
+    return attachments.attach(optimizer, how, list(model.parameters()), nothing, before_step=int)
 
 
 def test_the_memory_is_told_before_every_step(model):
     told = []
     optimizer = SGD(model.parameters(), lr=0.1)
-    parameters = dict(model.named_parameters())
+    parameters = list(model.parameters())
     for how in ("proximal", "gradient"):
         weight = model.weight.detach().clone()
         attachments = Attachments()

@@ -51,20 +51,6 @@ def trained(
     return model
 
 
-@pytest.fixture
-def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the kernels that were called, which run as they are if not compiled."""
-    names: list[str] = []
-    find = compiled_pull._compiled
-
-    def record(kernel: Callable[..., None]) -> Callable[..., None]:
-        names.append(kernel.__name__)
-        return find(kernel)
-
-    monkeypatch.setattr(compiled_pull, "_compiled", record)
-    return names
-
-
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
 def test_the_weights_are_the_same_to_rounding(make: Make, called: list[str]) -> None:
     expected = trained(make, compiled=False)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from ewc.parameters import select_parameters, unwrap
+from ewc.parameters import ModelParameters, select_parameters, unwrap
 
 ALL = ["body.0.weight", "body.0.bias", "body.2.weight", "body.2.bias", "head.weight", "head.bias"]
 
@@ -80,3 +80,17 @@ def test_wrappers_do_not_change_the_names():
     assert unwrap(compiled) is net
     assert unwrap(wrapped) is net
     assert list(select_parameters(wrapped, "head.*")) == ALL[4:]
+
+
+def test_what_is_optimized_are_the_sources_of_computed_weights():
+    class Squared(ModelParameters):
+        def selected(self):
+            return {"a": self.model.weight**2, "b": self.model.bias}
+
+        def sources(self):
+            return {"a": (self.model.weight, frozen)}
+
+    model, frozen = nn.Linear(2, 1), nn.Parameter(torch.ones(1), requires_grad=False)
+    found = Squared(model, None).optimized()
+    assert [id(p) for p in found] == [id(model.weight), id(model.bias)]
+    assert [id(p) for p in ModelParameters(model, "bias").optimized()] == [id(model.bias)]

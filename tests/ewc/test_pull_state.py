@@ -39,3 +39,14 @@ def test_parameters_are_matched_by_identity_and_not_by_name():
     assert by_id[id(first)].tolist() == [3.0, 3.0]
     assert by_id[id(second)].tolist() == [4.0, 4.0]
     torch.testing.assert_close(total.penalty(), sum(one.penalty() for one in states))
+
+
+def test_a_computed_weight_is_moved_by_its_sources_also_in_a_sum():
+    a, b = (nn.Parameter(torch.randn(2)) for _ in range(2))
+    computed = state(a * b, 2.0, 0.5, 3.0)._replace(sources={"w": (a, b)})
+    assert computed.moved_by("w") == (a, b)
+    plain = state(a, 1.0, 0.0, 1.0)
+    assert plain.moved_by("w") == (a,)
+    total = combined([computed, plain])
+    assert [total.moved_by(name) for name in total.well.precision] == [(a, b), (a,)]
+    torch.testing.assert_close(total.penalty(), computed.penalty() + plain.penalty())

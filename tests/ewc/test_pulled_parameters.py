@@ -38,3 +38,15 @@ def test_blocks_have_all_that_belongs_to_a_parameter() -> None:
     assert not first.states[1]
     assert torch.equal(second.precisions[0], torch.full((1, 2), 2.0))
     assert torch.equal(second.anchors[0], model["a"].weight)
+
+
+def test_a_computed_weight_is_in_every_group_that_has_a_source_of_it() -> None:
+    model, optimizer, state = example()
+    b, a = model["b"].weight, model["a"].weight
+    well = well_at({"product": a * b}, {"product": torch.ones(1, 2)})
+    state = PullState({"product": a * b}, well, 1.0, {"product": (a, b, model["a"].bias)})
+    assert [names for _, names in pulled_groups(optimizer, state)] == [["product"], ["product"]]
+    b.requires_grad_(False)
+    ((group, names),) = pulled_groups(optimizer, state)
+    assert group["params"][0] is a
+    assert names == ["product"]

@@ -26,6 +26,7 @@ class EWCCallback(Callback):
         memory: the memory, made of the `LightningModule` or of a module inside of it. Its model is
             what a consolidation calls with the inputs of a batch.
         how: how it pulls, see `EWC.attach`.
+        compiled: pull with compiled kernels, see `EWC.attach`.
         consolidate: whether to consolidate at the end of training, on the trainer's own batches of
             training data; or the options for it, such as `{"task": "B", "max_samples": 1000}`.
 
@@ -38,9 +39,14 @@ class EWCCallback(Callback):
     """
 
     def __init__(
-        self, memory: EWC, *, how: How = "proximal", consolidate: Consolidation = False
+        self,
+        memory: EWC,
+        *,
+        how: How = "proximal",
+        compiled: bool = False,
+        consolidate: Consolidation = False,
     ) -> None:
-        self._inside = TrainerMemory(memory, how, consolidate)
+        self._inside = TrainerMemory(memory, how, consolidate, compiled)
         self._restored = False  # whether the memory is that of the checkpoint that is resumed
 
     @property

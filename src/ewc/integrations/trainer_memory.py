@@ -21,13 +21,16 @@ class TrainerMemory:
         memory: the memory, of the model that is trained or of a part of it.
         how: how it pulls, see `EWC.attach`.
         consolidate: whether to consolidate at the end of training; or the options for it.
+        compiled: whether to pull with compiled kernels, see `EWC.attach`.
     """
 
-    def __init__(self, memory: EWC, how: How, consolidate: Consolidation) -> None:
+    def __init__(
+        self, memory: EWC, how: How, consolidate: Consolidation, compiled: bool = False
+    ) -> None:
         if not isinstance(memory, EWC):
             raise TypeError(f"expected an ewc.EWC as the memory, got {type(memory).__name__}")
         self.memory = memory
-        self._how = how
+        self._how, self._compiled = how, compiled
         self._options = _consolidation_options(consolidate)
         self._pulls: list[Pull] = []
 
@@ -40,7 +43,10 @@ class TrainerMemory:
         if self._options is not None:
             self.memory._wells.new_name(self._options.get("task"))  # raises if it is taken
         owners = self._owners(list(optimizers))
-        self._pulls = [self.memory.attach(optimizer, how=self._how) for optimizer in owners]
+        self._pulls = [
+            self.memory.attach(optimizer, how=self._how, compiled=self._compiled)
+            for optimizer in owners
+        ]
 
     def stop(self) -> None:
         """Detach the memory."""
@@ -73,7 +79,7 @@ class TrainerMemory:
 
     def _owners(self, optimizers: list[Optimizer]) -> list[Optimizer]:
         """Return the optimizers that have parameters of the memory."""
-        selected = {id(p) for p in self.memory._parameters.selected().values()}
+        selected = {id(p) for p in self.memory._parameters.optimized()}
         owners = [
             optimizer
             for optimizer in optimizers

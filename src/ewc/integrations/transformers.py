@@ -37,6 +37,7 @@ class EWCCallback(TrainerCallback):
     Args:
         memory: the memory, made of the model that is given to the trainer.
         how: how it pulls, see `EWC.attach`.
+        compiled: pull with compiled kernels, see `EWC.attach`.
         consolidate: whether to consolidate at the end of training, on the trainer's own batches of
             training data; or the options for it, such as `{"task": "B", "kind": "sampled"}`.
 
@@ -52,9 +53,14 @@ class EWCCallback(TrainerCallback):
     """
 
     def __init__(
-        self, memory: EWC, *, how: How = "proximal", consolidate: Consolidation = False
+        self,
+        memory: EWC,
+        *,
+        how: How = "proximal",
+        compiled: bool = False,
+        consolidate: Consolidation = False,
     ) -> None:
-        self._inside = TrainerMemory(memory, how, consolidate)
+        self._inside = TrainerMemory(memory, how, consolidate, compiled)
         self._run = ""
 
     @property

@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader
 
 import ewc
 import ewc.integrations.lightning
-from ewc import EWC, EWCWarning
+from ewc import EWC, EWCWarning, compiled_pull
 from ewc.integrations.lightning import EWCCallback
 
 
@@ -100,6 +100,19 @@ def test_the_weights_are_those_of_a_plain_loop(how: Any) -> None:
     make_trainer(EWCCallback(memory_of(module.net), how=how)).fit(module, batches())
     assert distance(module.net, plain_loop(with_memory(how))) < 1e-5
     assert distance(module.net, plain_loop(lambda *_: None)) > 1e-3  # the pull mattered
+
+
+@pytest.mark.slow
+def test_a_compiled_pull_gives_the_same_weights(
+    called: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled_pull, "SMALLEST", 256)  # numbers: the model is tiny
+    module = Tuning()
+    make_trainer(EWCCallback(memory_of(module.net), compiled=True)).fit(module, batches())
+    assert called.count("pull_") > STEPS
+    called.clear()
+    assert distance(module.net, plain_loop(with_memory())) < 1e-5
+    assert not called
 
 
 def test_the_same_in_bfloat16() -> None:

@@ -34,7 +34,7 @@ from transformers import (
 
 import ewc
 import ewc.integrations.transformers
-from ewc import EWC, EWCWarning
+from ewc import EWC, EWCWarning, compiled_pull
 from ewc.integrations.transformers import FILE_NAME, EWCCallback
 
 SETTINGS: dict[str, Any] = {
@@ -86,6 +86,19 @@ def test_the_weights_are_those_of_a_plain_loop(how: Any, tmp_path: Path) -> None
     make_trainer(model, tmp_path, EWCCallback(memory_of(model), how=how)).train()
     assert distance(model, plain_loop(with_memory(how))) < 1e-5
     assert distance(model, plain_loop(lambda *_: None)) > 1e-3  # the pull mattered
+
+
+@pytest.mark.slow
+def test_a_compiled_pull_gives_the_same_weights(
+    called: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled_pull, "SMALLEST", 256)  # numbers: the model is tiny
+    model = tiny_gpt2()
+    make_trainer(model, tmp_path, EWCCallback(memory_of(model), compiled=True)).train()
+    assert called.count("pull_") > STEPS
+    called.clear()
+    assert distance(model, plain_loop(with_memory())) < 1e-5
+    assert not called
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,222 @@
+"""A memory of the weights that a model with LoRA adapters computes with, W = W₀ + ΔW, ΔW = s B A.
+
+    penalty = (strength / 2) Σ_t Σ_ij F_tij (ΔW − ΔW*_t)_ij²
+
+F is the Fisher of W, which is that of the frozen base weight W₀ at the same place. W₀ is the same
+in W and in the anchor W* = W₀ + ΔW*, so that W − W* = ΔW − ΔW*. Only the factors A and B are
+trained. This is the penalty of EWC-LoRA (ICLR 2026); `ewc.EWC` of the same model has one of A and B
+themselves.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ewc.dtypes import at_least_float32
+from ewc.memory import EWC
+from ewc.parameters import ModelParameters
+from ewc.pull import Pull
+from ewc.sharding import is_sharded
+from ewc.step_size import How
+
+try:
+    from peft.tuners.lora.layer import Linear, LoraLayer
+except ImportError as error:  # pragma: no cover
+    raise ImportError(
+        "ewc.integrations.peft needs the extra 'peft': pip install 'ewc[peft]'"
+    ) from error
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+@dataclass(frozen=True)
+class LoraWeight:
+    """W = W₀ + s B A of one layer, as its base layer has it: W₀ may be transposed (Conv1D)."""
+
+    base: nn.Parameter
+    a: nn.Parameter
+    b: nn.Parameter
+    scaling: float
+    transposed: bool
+
+    def value(self) -> Tensor:
+        """Return W in at least float32, also under autocast, differentiable in the factors."""
+        dtype = at_least_float32(torch.promote_types(self.base.dtype, self.a.dtype))
+        with torch.enable_grad(), torch.autocast(self.base.device.type, enabled=False):
+            product = self.b.to(dtype) @ self.a.to(dtype)
+            return self.base + self.scaling * (product.T if self.transposed else product)
+
+
+class LoraParameters(ModelParameters):
+    """The weights of a model with W in the place of the base weight of each LoRA layer.
+
+    The factors are left out. Other parameters, such as a head that is trained too, are as usual.
+    """
+
+    def all(self) -> Mapping[str, Tensor]:
+        """Return all weights of the model, by name."""
+        return self._with_products(super().all())
+
+    def matching(self) -> Mapping[str, Tensor]:
+        """Return the selected weights, including frozen ones."""
+        return self._with_products(super().matching())
+
+    def selected(self) -> Mapping[str, Tensor]:
+        """Return the selected weights that can move."""
+        found = lora_weights(self.model)
+        if not found:
+            raise ValueError(
+                "expected a model with LoRA layers of PEFT, such as get_peft_model(model, "
+                f"LoraConfig(...)) returns, but this {type(self.model).__name__} has none"
+            )
+        check_untied(self.model, found)
+        selected = {name: w for name, w in self.matching().items() if w.requires_grad}
+        if not selected.keys() & found.keys():
+            raise ValueError(
+                "expected at least one trainable LoRA layer, but "
+                f"parameters={self._selection!r} selects none; the memory knows them by their base "
+                f"weights, such as {next(iter(found))!r}"
+            )
+        return selected
+
+    def sources(self) -> Mapping[str, tuple[Tensor, ...]]:
+        """Return what each W is computed from."""
+        return {name: (w.base, w.a, w.b) for name, w in lora_weights(self.model).items()}
+
+    @contextmanager
+    def differentiable(self) -> Iterator[None]:
+        """Let base weights require gradients: their Fisher is that of W."""
+        selected = self.selected()
+        bases = [w.base for name, w in lora_weights(self.model).items() if name in selected]
+        before = [base.requires_grad for base in bases]
+        try:
+            for base in bases:
+                base.requires_grad_(True)
+            yield
+        finally:
+            for base, required in zip(bases, before, strict=True):
+                base.requires_grad_(required)
+
+    def _with_products(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        products = lora_weights(self.model)
+        factors = {id(factor) for w in products.values() for factor in (w.a, w.b)}
+        return {
+            name: products[name].value() if name in products else parameter
+            for name, parameter in parameters.items()
+            if id(parameter) not in factors
+        }
+
+
+class LoraEWC(EWC):
+    """A memory of W = W₀ + ΔW of each LoRA layer, where `ewc.EWC` has one of the factors A and B.
+
+    It keeps what the base model knew if it is consolidated right after `get_peft_model`, where
+    ΔW = 0, and what an adapter learned if it is consolidated later. In the memory, a layer has the
+    name of its base weight, and takes two numbers per base weight. Trainable parameters that are
+    no factors, such as a head in `modules_to_save`, are remembered as by `ewc.EWC`.
+
+    The LoRA layers must be linear ones (`nn.Linear` or the `Conv1D` of GPT-2) in float16, bfloat16,
+    float32 or float64, with one active adapter that is not merged. DoRA and other variants,
+    embeddings, convolutions, quantized and sharded weights are refused.
+
+    Arguments and methods are those of `ewc.EWC`, but `attach` pulls through the gradient.
+
+    Example:
+        >>> from peft import LoraConfig, get_peft_model
+        >>> from ewc.integrations.peft import LoraEWC
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 3))
+        >>> model = get_peft_model(net, LoraConfig(r=2, target_modules=["0", "1"]))
+        >>> memory = LoraEWC(model, strength=100.0)
+        >>> fisher = memory.consolidate([torch.randn(8, 4)], task="base model")
+        >>> list(fisher)
+        ['base_model.model.0.base_layer.weight', 'base_model.model.1.base_layer.weight']
+    """
+
+    _Parameters: ClassVar[type[ModelParameters]] = LoraParameters
+
+    def attach(
+        self, optimizer: Optimizer, how: How = "gradient", *, compiled: bool = False
+    ) -> Pull:
+        """Pull on the factors at every `optimizer.step()` until `remove()` of the returned handle.
+
+        The gradient of the penalty, s G Aᵀ for B and s Bᵀ G for A with G = λ F (W − W*), is added
+        before the step, after any clipping. Adam and its kin divide by the size of the gradient:
+        their steps stay bounded for every strength. Plain SGD diverges if lr times the curvature is
+        above 2, λ s² A diag(F_i) Aᵀ for row i of B. It changes with A, so there is no warning.
+
+        Args:
+            optimizer: an optimizer of the adapter's parameters.
+            how: `"gradient"`. A proximal step in A and B together has no closed form.
+            compiled: must be False: kernels are for proximal pulls.
+
+        Example:
+            >>> from peft import LoraConfig, get_peft_model
+            >>> from ewc.integrations.peft import LoraEWC
+            >>> net = torch.nn.Sequential(torch.nn.Linear(4, 3))
+            >>> model = get_peft_model(net, LoraConfig(r=2, target_modules=["0"]))
+            >>> memory = LoraEWC(model, strength=100.0)
+            >>> optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
+            >>> handle = memory.attach(optimizer)
+        """
+        if how == "proximal":
+            raise ValueError(
+                "LoraEWC pulls through the gradient: expected how='gradient', got how='proximal'"
+            )
+        return super().attach(optimizer, how, compiled=compiled)
+
+
+def lora_weights(model: nn.Module) -> dict[str, LoraWeight]:
+    """Return W of each LoRA layer that has an active adapter, by the name of its base weight.
+
+    Raises for layers whose weight is not W₀ + s B A, or not known.
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    found = {}
+    for place, layer in model.named_modules():
+        if not isinstance(layer, LoraLayer):
+            continue
+        if adapters := [name for name in layer.active_adapters if name in layer.r]:
+            weight = _lora_weight(place, layer, adapters)
+            found[names[id(weight.base)]] = weight
+    return found
+
+
+def check_untied(model: nn.Module, weights: Mapping[str, LoraWeight]) -> None:
+    """Raise for a base weight that is used elsewhere too: there, ΔW is not added."""
+    bases = {id(w.base): name for name, w in weights.items()}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        first = bases.get(id(parameter), name)
+        if name != first:
+            raise ValueError(
+                f"expected base weights of their own, but {first!r} is also {name!r}, where the "
+                "adapter has no effect: leave the layer out of target_modules"
+            )
+
+
+def _lora_weight(place: str, layer: Any, adapters: list[str]) -> LoraWeight:
+    """Return W of a layer; raise unless it computes with W₀ + s B A in floating point numbers."""
+    expected = f"expected LoRA layers of W = W₀ + s B A, but {place!r}"
+    if type(layer) is not Linear:
+        kind = f"{type(layer).__module__}.{type(layer).__name__}"
+        raise ValueError(f"{expected} is a {kind}: only linear layers in floating point are known")
+    if len(adapters) > 1:
+        raise ValueError(f"{expected} has several active adapters, {adapters}: activate one")
+    if variant := layer.lora_variant.get(adapters[0]):
+        raise ValueError(f"{expected} is computed by {type(variant).__name__}: use plain LoRA")
+    if layer.merged:
+        raise ValueError(f"{expected} has a merged adapter: call unmerge_adapter() first")
+    if layer.disable_adapters:
+        raise ValueError(f"{expected} has its adapters disabled: enable them first")
+    base = layer.get_base_layer().get_parameter("weight")
+    if base.dtype not in FLOATS or is_sharded(base):
+        how = "sharded" if is_sharded(base) else f"of type {base.dtype}"
+        raise ValueError(f"{expected} has a base weight that is {how}")
+    a, b = (
+        factors[adapters[0]].get_parameter("weight") for factors in (layer.lora_A, layer.lora_B)
+    )
+    return LoraWeight(base, a, b, layer.scaling[adapters[0]], layer.fan_in_fan_out)
