@@ -20,9 +20,9 @@ ROOMS = {
         *("importances", "integrations", "__init__"),
     ),
     "ewc_paper": (
-        *("__init__", "errors", "seeding", "terminal", "options", "runs", "mnist", "games"),
-        *("figures", "experiments", "page", "live", "sweeps", "parser", "commands", "cli"),
-        "__main__",
+        *("__init__", "errors", "seeding", "device", "terminal", "options", "runs", "mnist"),
+        *("games", "figures", "experiments", "sweeps", "page", "live", "parser", "commands"),
+        *("cli", "__main__"),
     ),
 }
 FILES = sorted(file for package in ROOMS for file in (SOURCE / package).rglob("*.py"))

@@ -5,6 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ewc_paper.device import training_device
 from ewc_paper.errors import RunError
 from ewc_paper.experiments.accuracy_rows import mean_choosing_accuracy
 from ewc_paper.experiments.experiment import Experiment
@@ -91,5 +92,6 @@ def make_tasks(config: dict[str, Any]) -> PermutedTasks:
 
 @lru_cache(maxsize=1)
 def _load(directory: str | None, train: int | None, test: int | None, validation: int) -> Data:
-    """A worker runs many learners on the same data: read it once."""
-    return load(directory, train_samples=train, test_samples=test, validation_samples=validation)
+    """A worker runs many learners on the same data: read it once, and move it once."""
+    data = load(directory, train_samples=train, test_samples=test, validation_samples=validation)
+    return data.to(training_device())

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
 from ewc.memory import EWC
+from ewc_paper.device import on_device, training_device
 from ewc_paper.games.config import AgentConfig
 from ewc_paper.games.consolidation import q_network_fisher
 from ewc_paper.games.network import NETWORKS, SHARED, Architecture, QNetwork
@@ -41,7 +42,7 @@ class Agent:
         architecture: Architecture | None = None,
     ) -> None:
         self.config = config
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = training_device()
         layers = architecture or NETWORKS[config.network]
         self.network = QNetwork(layers, state_shape, num_actions, seed).to(device)
         self.target = QNetwork(layers, state_shape, num_actions, seed).to(device)
@@ -212,7 +213,7 @@ class Agent:
         optimizer = self.optimizer.state_dict()
         optimizer["state"] = {int(k): v for k, v in state["optimizer"].items()}
         self.optimizer.load_state_dict(optimizer)
-        self._average.load_state_dict(state["average"])
+        self._average.load_state_dict(on_device(state["average"], self.learning.device))
         self.network.enter(state["context"])
         self.target.enter(state["context"])
         self._leave_out(state["context"])

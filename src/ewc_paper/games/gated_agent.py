@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ewc.memory import EWC
+from ewc_paper.device import on_device
 from ewc_paper.games.agent import Agent, epsilon_greedy
 from ewc_paper.games.config import AgentConfig
 from ewc_paper.games.gates import Gates, narrowed
@@ -210,11 +211,13 @@ class GatedAgent:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state of an agent with the same config."""
-        self._pools = list(state["pools"].values())
-        self._own = [_with_number_keys(own) for own in state["own"].values()]
+        names = ("pools", "own", "solutions")
+        contexts = on_device({name: state[name] for name in names}, self._agent.learning.device)
+        self._pools = list(contexts["pools"].values())
+        self._own = [_with_number_keys(own) for own in contexts["own"].values()]
         self._solutions = {
             context: Solution(**solution)
-            for context, solution in _with_number_keys(state["solutions"]).items()
+            for context, solution in _with_number_keys(contexts["solutions"]).items()
         }
         self._start(state["context"])
         self._agent.load_state_dict(state["agent"])

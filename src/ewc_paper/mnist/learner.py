@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ewc.memory import EWC
+from ewc_paper.device import on_device
 from ewc_paper.mnist.config import METHODS, TrainingConfig
 from ewc_paper.mnist.data import Split
 from ewc_paper.mnist.final_weights import EarlyStopping, WeightAverage
@@ -34,7 +35,9 @@ class PermutedMnistLearner:
         self.tasks = tasks
         self.config = config
         self.method = METHODS[config.method]
-        self.model = mlp(config.layers, config.width, dropout=self.method.dropout, seed=config.seed)
+        self.device = tasks.data.train.images.device
+        model = mlp(config.layers, config.width, dropout=self.method.dropout, seed=config.seed)
+        self.model = model.to(self.device)
         # Every method has a memory; that of plain SGD stays empty. The L2 baseline keeps only the
         # weights of the last task: decay 0.
         decay = 0.0 if self.method.pull == "l2" else config.decay
@@ -78,7 +81,8 @@ class PermutedMnistLearner:
         """Train for one segment and return its mean loss."""
         config, data = self.config, self._epoch_data()
         random = generator(config.seed, "shuffle", self.task, self.epoch)
-        batches = torch.randperm(len(data), generator=random).split(config.batch_size)
+        order = torch.randperm(len(data), generator=random).to(self.device)
+        batches = order.split(config.batch_size)
         first = len(batches) * self.segment // config.segments
         last = len(batches) * (self.segment + 1) // config.segments
         averaged_from = (1 - config.average) * config.epochs * len(batches)
@@ -86,8 +90,8 @@ class PermutedMnistLearner:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(config, self._trained)
         self.model.train()
-        total = torch.zeros(())
-        with torch.random.fork_rng(devices=[]):
+        total = torch.zeros((), device=self.device)
+        with torch.random.fork_rng():
             torch.manual_seed(
                 derive_seed(config.seed, "dropout", self.task, self.epoch, self.segment)
             )
@@ -197,5 +201,5 @@ class PermutedMnistLearner:
         optimizer = self.optimizer.state_dict()
         optimizer["state"] = {int(k): v for k, v in state["optimizer"].items()}
         self.optimizer.load_state_dict(optimizer)
-        self.stopping.load_state_dict(state["stopping"])
-        self.average.load_state_dict(state["average"])
+        self.stopping.load_state_dict(on_device(state["stopping"], self.device))
+        self.average.load_state_dict(on_device(state["average"], self.device))

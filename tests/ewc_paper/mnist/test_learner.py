@@ -185,3 +185,17 @@ def test_rows_are_measured_after_each_task_or_each_segment(
     guessed = learner.model(test.images).argmax(1)
     assert rows[-1] is not None
     assert rows[-1]["accuracy"][1] == (guessed == test.labels).double().mean().item()
+
+
+def test_the_network_is_trained_where_the_data_are(tmp_path: Path) -> None:
+    data = load(write_data(tmp_path, train=160), validation_samples=40)
+    config = TrainingConfig(**{**CONFIG, "method": "dropout"})
+    there = torch.device("meta")  # a device without numbers, that every machine has
+    learner = PermutedMnistLearner(PermutedTasks(data.to(there), seed=1), config)
+    saved = finished(PermutedMnistLearner(PermutedTasks(data, seed=1), config)).state_dict()
+    saved["average"] = {"count": 1, "mean": {"0.weight": torch.ones(2)}}
+    learner.load_state_dict(saved)
+    images = learner.tasks.permuted(learner.tasks.data.test, 1).images
+    held = [*learner.model.parameters(), images, *learner.average.mean.values()]
+    assert {tensor.device for tensor in held} == {there}
+    assert learner.model(images).device == there
