@@ -97,7 +97,7 @@ def run_experiment(options: argparse.Namespace) -> int:
         print(f"interrupted; go on with: ewc run {config.name} --out {run.path} --resume")
         return 130
     show(run)
-    print(f"page: {printable(str(write_report(run)))}")
+    print(f"page: {printable(str(write_report(run.path)))}")
     return 0
 
 

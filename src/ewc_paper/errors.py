@@ -1,5 +1,9 @@
 """Errors of runs that a person can act on; the command line prints them as one line."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 
 class RunError(Exception):
     """A run cannot start or continue; the message says in one line what is wrong and what to do.
@@ -14,3 +18,21 @@ class Damaged(RunError):
 
 class Interrupted(Exception):
     """A run was asked to stop; its checkpoint is written."""
+
+
+@contextmanager
+def fitting_files(path: Path, what: str) -> Iterator[None]:
+    """Turn what goes wrong with files that passed all checks into a RunError that names their run.
+
+    Args:
+        path: the directory of the files.
+        what: what cannot be done with it, such as "cannot be drawn".
+    """
+    try:
+        yield
+    except (RunError, OSError):
+        raise
+    except Exception as error:
+        raise RunError(
+            f"{path} {what}: its files do not fit together ({type(error).__name__}: {error})"
+        ) from error

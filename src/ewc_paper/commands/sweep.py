@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ewc_paper.commands.running import make_engine, other_options, running_options, try_out
-from ewc_paper.errors import Interrupted, RunError
+from ewc_paper.errors import Interrupted, RunError, fitting_files
 from ewc_paper.experiments import EXPERIMENTS, SUMMARIES
 from ewc_paper.options import check_options
 from ewc_paper.parser import DEFAULT_PRESET, Running, Sweeping, add_options, given_options
@@ -33,6 +33,7 @@ def register(commands: Any, arguments: Sequence[str]) -> None:
 
 def run_sweep(options: argparse.Namespace) -> int:
     """Run a sweep to its end and show it; options are checked before anything is written."""
+    from ewc_paper.page.report import write_report
     from ewc_paper.runs.directory import RunDirectory
     from ewc_paper.sweeps.sweep import Sweep
 
@@ -53,7 +54,12 @@ def run_sweep(options: argparse.Namespace) -> int:
     except Interrupted:
         print(f"interrupted; go on with: ewc sweep {plan.base.name} --out {sweep.path} --resume")
         return 130
-    return show(sweep.path)
+    failed = show(sweep.path)
+    try:
+        print(f"page: {printable(str(write_report(sweep.path)))}")
+    except RunError as error:  # of one damaged trial: the tables are there all the same
+        complain(f"no page: {error}")
+    return failed
 
 
 def _place(options: argparse.Namespace) -> Path:
@@ -177,19 +183,12 @@ def show(directory: str | Path, kind: str = "png") -> int:
 
     sweep = Sweep(directory)
     plan = sweep.read()
-    try:
+    with fitting_files(sweep.path, "cannot be shown"):
         console().print(trial_table(sweep, plan))
         if sweep.chosen:
             console().print(best_table(sweep, plan))
             _draw_best(sweep, plan, kind)
         failed = [trial for trial in ranked(sweep, plan) if trial.state == FAILED]
-    except (RunError, OSError):
-        raise
-    except Exception as error:
-        raise RunError(
-            f"{sweep.path} cannot be shown: its files do not fit together "
-            f"({type(error).__name__}: {error})"
-        ) from error
     if failed:
         complain(f"{len(failed)} of {plan.trials} trials failed; --resume tries them again")
     return 1 if failed else 0
@@ -200,10 +199,7 @@ def _draw_best(sweep: "Sweep", plan: "Plan", kind: str) -> None:
     from ewc_paper.experiments.check import drawable
     from ewc_paper.experiments.view import BestView
 
-    chosen = {
-        point: [run.directory for run in runs if run.directory.parts()]
-        for point, runs in sweep.best_runs(plan).items()
-    }
+    chosen = sweep.chosen_directories(plan)
     first = next((runs[0] for runs in chosen.values() if runs), None)
     if first is None:
         return

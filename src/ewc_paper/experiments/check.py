@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ewc_paper.errors import RunError
+from ewc_paper.errors import RunError, fitting_files
 from ewc_paper.experiments.view import Layout, StoredConfig, View, view_of
 from ewc_paper.runs.directory import RunDirectory
 from ewc_paper.runs.files import refuse_link, refuse_links
@@ -21,16 +21,9 @@ def drawable(run: RunDirectory) -> Iterator[View]:
     view = view_of(run)
     refuse_link(run.figures)
     refuse_links(run.figures)
-    try:
+    with fitting_files(run.path, "cannot be drawn"):
         check_run(run)
         yield view
-    except (RunError, OSError):
-        raise
-    except Exception as error:
-        raise RunError(
-            f"{run.path} cannot be drawn: its files do not fit together "
-            f"({type(error).__name__}: {error})"
-        ) from error
 
 
 def check_run(run: RunDirectory) -> None:

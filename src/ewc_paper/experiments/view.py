@@ -74,9 +74,12 @@ class View(Protocol):
 class BestView(View, Protocol):
     """What a view adds if a sweep of its experiment has a figure of the trials that were chosen.
 
-    Both functions take the chosen runs by what they were chosen for, as `Experiment.points` names
+    All functions take the chosen runs by what they were chosen for, as `Experiment.points` names
     it.
     """
+
+    def best_figures(self, chosen: Mapping[str, Sequence[RunDirectory]]) -> list[Figure]:
+        """Return what the figures show, as data."""
 
     def draw_best(
         self, chosen: Mapping[str, Sequence[RunDirectory]], directory: Path, kind: str = "png"

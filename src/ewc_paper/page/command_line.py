@@ -1,4 +1,4 @@
-"""The command that reproduces a run, from its config alone."""
+"""The command that reproduces a run or a sweep, from what it stores alone."""
 
 import shlex
 from collections.abc import Iterator, Mapping
@@ -8,6 +8,7 @@ from typing import Any
 from ewc_paper.experiments import EXPERIMENTS
 from ewc_paper.experiments.experiment import Experiment
 from ewc_paper.options import flag
+from ewc_paper.sweeps.sweep import Plan
 
 
 def reproducing_command(stored: Mapping[str, Any]) -> str:
@@ -15,15 +16,33 @@ def reproducing_command(stored: Mapping[str, Any]) -> str:
 
     Raises RunError if the config does not fit the experiment.
     """
-    experiment = EXPERIMENTS[stored["experiment"]]
-    config = experiment.restored(stored)
-    commands = [
-        ["ewc", "run", experiment.name, "--preset", preset, *_changes(config, preset)]
-        for preset in experiment.presets
+    config = EXPERIMENTS[stored["experiment"]].restored(stored)
+    return shlex.join(["ewc", "run", config.name, *_options(config)])
+
+
+def sweeping_command(plan: Plan) -> str:
+    """Return `ewc sweep NAME` with the options that reproduce a sweep."""
+    words = ["ewc", "sweep", plan.base.name, *_options(plan.base), "--over", *plan.over]
+    numbers: dict[str, float | None] = {
+        "trials": None if plan.grid else plan.trials,
+        "seeds": plan.seeds,
+        "halving": plan.halving,
+        "best_seeds": plan.best_seeds,
+    }
+    for name, number in numbers.items():
+        if number is not None:
+            words += [flag(name), f"{number:g}"]
+    return shlex.join(words)
+
+
+def _options(config: Experiment) -> list[str]:
+    """Return the nearest preset and the options that differ from it."""
+    options = [
+        ["--preset", preset, *_changes(config, preset)]
+        for preset in config.presets
         if not _cannot_be_given(config, preset)
     ]
-    nearest = sorted(commands, key=len)[:1] or [["ewc", "run", experiment.name]]
-    return shlex.join(nearest[0])
+    return min(options, key=len, default=[])
 
 
 def _changes(config: Experiment, preset: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The page of one run, of several, or of a directory of runs such as a sweep."""
+"""The page of one run, of several, of a directory of runs, or of a sweep."""
 
 import json
 from collections.abc import Sequence
@@ -9,26 +9,33 @@ from ewc_paper.errors import RunError
 from ewc_paper.page.document import LIMIT, document
 from ewc_paper.page.markup import Markup, join, tag
 from ewc_paper.page.sections import run_section
+from ewc_paper.page.sweep_section import sweep_section
 from ewc_paper.page.tables import table_markup
 from ewc_paper.runs.directory import RunDirectory
 from ewc_paper.runs.files import refuse_links, replace_file
+from ewc_paper.sweeps.sweep import Sweep
 
 FILE_NAME = "report.html"
 ROOM = LIMIT - 800_000  # bytes for the runs, beside scripts and style
 SAME = ("experiment", "versions")  # entries of a config that are no options
 
 
-def write_report(run: RunDirectory) -> Path:
-    """Write the page of a run into its directory, and return the file."""
-    return replace_file(run.path / FILE_NAME, build_page([run.path]))
+def write_report(directory: Path) -> Path:
+    """Write the page of a run or a sweep into its directory, and return the file."""
+    return replace_file(directory / FILE_NAME, build_page([directory]))
 
 
 def build_page(directories: Sequence[Path], *, live: bool = False) -> bytes:
-    """Return the page of runs and of directories of runs.
+    """Return the page of runs and of directories of runs, or of a sweep if it is alone.
 
     A damaged run raises RunError if it is the only one; among others, its section says what is
     wrong with it.
     """
+    if len(directories) == 1 and (sweep := Sweep(directories[0])).exists:
+        refuse_links(sweep.path)
+        name = sweep.path.resolve().name
+        content = join(tag("h1", name), sweep_section(sweep, "sweep0", ROOM))
+        return document(name, content, live=live)
     runs = [run for directory in directories for run in runs_in(directory)]
     if len(runs) == 1:
         name, experiment = _name(runs[0]), str(runs[0].config().get("experiment"))

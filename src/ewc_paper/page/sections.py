@@ -1,14 +1,14 @@
 """The section of one run: what was run, the paper beside it, figures, tables, config, command."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
 from ewc_paper.errors import RunError
 from ewc_paper.experiments import EXPERIMENTS, SUMMARIES
 from ewc_paper.experiments.check import drawable
-from ewc_paper.experiments.view import Paper, View
+from ewc_paper.experiments.view import Paper
 from ewc_paper.figures.panel import Figure
 from ewc_paper.page.charts import figure_caption, number_tables, panel_data
 from ewc_paper.page.command_line import reproducing_command
@@ -35,12 +35,12 @@ def run_section(run: RunDirectory, heading: str, identifier: str, budget: int) -
             "section",
             tag("h2", heading, id=identifier),
             tag("p", SUMMARIES[config["experiment"]], class_="lead"),
-            tag("div", _facts(run, config), _paper(view.PAPER), class_="beside"),
-            *_figures(view, run, identifier, budget),
+            tag("div", _facts(run, config), paper_card(view.PAPER), class_="beside"),
+            *figure_markup(view.figures(run), identifier, budget),
             tag("h3", "The numbers"),
             *(list(terminal_tables(view.table(run))) or [tag("p", "No measurement yet.")]),
             _command(config),
-            _options(config),
+            option_table(config),
             aria_labelledby=identifier,
             class_="run",
         )
@@ -57,8 +57,13 @@ def _facts(run: RunDirectory, config: dict[str, Any]) -> Markup:
     facts |= {"seed": str(config["seed"])} if "seed" in config else {}
     facts |= {"seeds": str(config["seeds"])} if "seeds" in config else {}
     facts |= {str(name): str(value) for name, value in (config.get("versions") or {}).items()}
+    return fact_card("This run", facts)
+
+
+def fact_card(title: str, facts: Mapping[str, str]) -> Markup:
+    """Return a card of names and values."""
     pairs = [tag("div", tag("dt", name), tag("dd", value)) for name, value in facts.items()]
-    return tag("div", tag("h3", "This run"), tag("dl", *pairs), class_="card")
+    return tag("div", tag("h3", title), tag("dl", *pairs), class_="card")
 
 
 def _planned(config: dict[str, Any]) -> int:
@@ -69,7 +74,8 @@ def _planned(config: dict[str, Any]) -> int:
         return 0
 
 
-def _paper(paper: Paper) -> Markup:
+def paper_card(paper: Paper) -> Markup:
+    """Return what the paper says."""
     return tag(
         "div",
         tag("h3", f"The paper ({paper.place})"),
@@ -79,8 +85,15 @@ def _paper(paper: Paper) -> Markup:
     )
 
 
-def _figures(view: View, run: RunDirectory, identifier: str, budget: int) -> Iterator[Markup]:
-    for number, figure in enumerate(view.figures(run)):
+def figure_markup(figures: Iterable[Figure], identifier: str, budget: int) -> Iterator[Markup]:
+    """Yield figures; one that needs more than what is left of the budget is left out.
+
+    Args:
+        figures: what is drawn.
+        identifier: of the section that they are in.
+        budget: bytes that they may need.
+    """
+    for number, figure in enumerate(figures):
         films = [film for panel in figure.panels for film in panel.films]
         found = sheets(films, int(budget * FILM_SHARE * 3 / 4))
         shown = _figure(figure, found, f"{identifier}-figure{number}")
@@ -114,11 +127,15 @@ def _command(config: dict[str, Any]) -> Markup:
         command = reproducing_command(config)
     except RunError as error:
         return tag("p", f"The options do not fit this version, which cannot repeat it: {error}")
-    shown = tag("pre", tag("code", command), tabindex="0")
-    return join(tag("h3", "Run it again"), shown)
+    return command_markup(command)
 
 
-def _options(config: dict[str, Any]) -> Markup:
+def command_markup(command: str) -> Markup:
+    """Return the command that reproduces what is shown."""
+    return join(tag("h3", "Run it again"), tag("pre", tag("code", command), tabindex="0"))
+
+
+def option_table(config: Mapping[str, Any]) -> Markup:
     """Return all options with what they mean."""
     experiment = EXPERIMENTS[config["experiment"]]
     help_of = {one.name: one.metadata["help"] for one in fields(experiment)}

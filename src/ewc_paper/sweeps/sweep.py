@@ -212,6 +212,13 @@ class Sweep:
             ]
         return found
 
+    def chosen_directories(self, plan: Plan) -> dict[str, list[RunDirectory]]:
+        """By what was chosen for: the runs of the chosen trial that have begun."""
+        return {
+            point: [run.directory for run in runs if run.directory.parts()]
+            for point, runs in self.best_runs(plan).items()
+        }
+
 
 def extended(plan: Plan, *, trials: int | None, seeds: int | None, best_seeds: int | None) -> Plan:
     """A plan with more trials or seeds; refuses fewer, and a grid that would be no grid."""

@@ -8,8 +8,10 @@ import matplotlib.image
 import pytest
 
 from ewc_paper.experiments import EXPERIMENTS
+from ewc_paper.experiments.many_tasks.figure import draw_best
 from ewc_paper.experiments.view import view_of
 from ewc_paper.runs.directory import RunDirectory
+from ewc_paper.sweeps.sweep import Sweep
 
 DOCS = Path(__file__).parents[3] / "docs"
 STORED = sorted(config.parent for config in DOCS.glob("results/*/config.json"))
@@ -40,3 +42,12 @@ def test_the_options_of_a_stored_result_still_fit(stored: Path) -> None:
     options = json.loads(json.dumps(experiment.from_dict(config).to_dict()))
     kept = options.keys() & config.keys()  # some were stored before an option was there
     assert {name: options[name] for name in kept} == {name: config[name] for name in kept}
+
+
+def test_the_figure_of_the_stored_sweep_is_drawn_again_and_on_a_page(tmp_path: Path) -> None:
+    sweep = Sweep(DOCS / "results" / "many-tasks-search")
+    (figure,) = draw_best(sweep.chosen_directories(sweep.read()), tmp_path)
+    assert (sweep.figures / figure.name).is_file()
+    assert matplotlib.image.imread(figure).std() > 0.01
+    page = (DOCS / "experiments" / "many-tasks.md").read_text()
+    assert f"../results/many-tasks-search/figures/{figure.name}" in page

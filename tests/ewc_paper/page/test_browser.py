@@ -19,6 +19,7 @@ RESULTS = Path(__file__).parents[3] / "docs" / "results"
 STORED = (  # one run of each experiment
     *("schematic", "learning-curves-quick", "many-tasks-laptop", "fisher-overlap-laptop"),
     *("strength-laptop", "games-laptop", "perturbation-laptop", "recognition-laptop"),
+    "many-tasks-search",  # a sweep
 )
 LINES = "return document.querySelectorAll('.panel svg g > path').length"
 

@@ -28,17 +28,18 @@ def test_every_stored_run_has_a_page(config: Path) -> None:
 
 def test_the_page_is_written_into_the_run_directory(tmp_path: Path) -> None:
     run = make_learning_curves(tmp_path / "first")
-    file = write_report(run)
+    file = write_report(run.path)
     assert file == tmp_path / "first" / "report.html"
     assert headings(file.read_bytes()) == ["first", "learning-curves"]
-    assert write_report(run).read_bytes() == build_page([run.path])  # nothing of the day is in it
+    assert write_report(run.path).read_bytes() == build_page(
+        [run.path]
+    )  # nothing of the day is in it
 
 
-def test_a_sweep_is_a_directory_of_runs_with_an_overview(tmp_path: Path) -> None:
+def test_a_directory_of_runs_has_an_overview(tmp_path: Path) -> None:
     sweep = tmp_path / "sweep"
     for number in (0, 1):
         make_learning_curves(sweep / f"trial{number}")
-    (sweep / "sweep.json").write_text("{}")
     text = (sweep / "trial1" / "config.json").read_text()
     (sweep / "trial1" / "config.json").write_text(text.replace('"epochs": 2', '"epochs": 3'))
     page = build_page([sweep])

@@ -74,6 +74,11 @@ def figures(run: RunDirectory) -> list[Figure]:
     return [_figure(averages(run))]
 
 
+def best_figures(chosen: Mapping[str, Sequence[RunDirectory]]) -> list[Figure]:
+    """Return the same for the runs that a sweep has chosen."""
+    return [_figure(best_averages(chosen))]
+
+
 def _figure(results: Averages) -> Figure:
     series, levels = [], []
     for method, counts in results.items():
