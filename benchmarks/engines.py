@@ -11,6 +11,7 @@ that limit a large cluster: tasks that the driver starts, and reports that it ta
 import argparse
 import multiprocessing
 import os
+import re
 import sys
 import tempfile
 import time
@@ -110,6 +111,27 @@ def _scheduled() -> tuple[float, float]:
     return sum(ran) / 1e9, sum(waited) / 1e9
 
 
+def mnist_sweep() -> str:
+    """Run a sweep of MNIST networks with two workers; say how busy workers and cores are."""
+    before = core_times()
+    on_core, ready = busy_shares(MNIST, trials=8, workers=2)
+    shares = [
+        (busy - busy_before) / (whole - whole_before)
+        for (busy_before, whole_before), (busy, whole) in zip(before, core_times(), strict=True)
+    ]
+    return (
+        f"workers {on_core:.1%} of the time on a core, {ready:.1%} on one or waiting; "
+        f"cores busy {', '.join(f'{share:.1%}' for share in shares)}, with start and end"
+    )
+
+
+def core_times() -> list[tuple[int, int]]:
+    """For each core: the time in which something ran on it, and all time, according to Linux."""
+    lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
+    cores = [list(map(int, line[1:9])) for line in lines if re.fullmatch(r"cpu\d+", line[0])]
+    return [(sum(times) - times[3] - times[4], sum(times)) for times in cores]  # 3, 4: idle
+
+
 def start_cluster(nodes: int) -> Any:
     """A Ray cluster of nodes of one CPU each, at loopback alone."""
     os.environ |= {**ENVIRONMENT, LOOPBACK: "0"}
@@ -154,8 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("expected at least 8 --trials and 1 --nodes")
     _say("no engine, one process", sweep_seconds(NoEngine(), min(200, given.trials)))
     _say("local, 2 workers", sweep_seconds(LocalEngine(2), given.trials))
-    on_core, ready = busy_shares(MNIST, trials=8, workers=2)
-    print(f"sweep of MNIST, 2 workers: {on_core:.0%} on a core, {ready:.0%} on one or waiting")
+    print("sweep of MNIST, 2 workers:", mnist_sweep())
     cluster = start_cluster(given.nodes)
     ray = connect(cluster.address)
     _say(f"ray, {given.nodes} nodes", sweep_seconds(RayEngine(cluster.address), given.trials))

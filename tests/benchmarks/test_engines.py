@@ -1,8 +1,10 @@
 """The overhead of engines is measured on sweeps that come to their end."""
 
+import time
+
 import pytest
 
-from benchmarks.engines import NoEngine, busy_shares, main, rate, sweep_seconds
+from benchmarks.engines import NoEngine, busy_shares, core_times, main, rate, sweep_seconds
 from ewc_paper.experiments.schematic.run import Schematic
 
 
@@ -28,3 +30,13 @@ def test_too_few_trials_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
 def test_workers_that_compute_are_seen_busy() -> None:
     on_core, ready = busy_shares(Schematic(gradient_steps=2000, grid=200), trials=2, workers=1)
     assert 0 < on_core <= ready < 1.2
+
+
+def test_a_core_that_computes_is_seen_busy() -> None:
+    before, end = core_times(), time.perf_counter() + 0.5
+    while time.perf_counter() < end:
+        pass
+    after = core_times()
+    spent = [now[0] - then[0] for then, now in zip(before, after, strict=True)]
+    assert sum(spent) >= 30  # hundredths of a second
+    assert all(busy <= whole for busy, whole in after)

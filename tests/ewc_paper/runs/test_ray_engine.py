@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors import safe_open
 from support.quick_learners import make_dying, make_failing, make_logged, make_short
 from support.tiny import OPTIONS, write_data
 
 from benchmarks.engines import NODE, start_cluster
+from benchmarks.search_on_ray import results
 from ewc_paper.errors import RunError
 from ewc_paper.experiments.many_tasks.run import ManyTasks
 from ewc_paper.runs import ray_engine
@@ -51,18 +51,6 @@ def run(engine: RayEngine | LocalEngine, jobs: list[Job], seconds: float = 0) ->
 
 def job(directory: Path, name: str, make: Any, **config: Any) -> Job:
     return Job(name, directory / name, Part(name, config, make))
-
-
-def results(directory: Path) -> dict[str, str]:
-    """The metrics of all parts, and their checkpoints as their checksums."""
-    found = {}
-    for file in sorted(directory.rglob("*")):
-        if file.name == "metrics.jsonl":
-            found[str(file.relative_to(directory))] = file.read_text()
-        elif file.name == "checkpoint.safetensors":
-            with safe_open(file, framework="pt") as opened:
-                found[str(file.relative_to(directory))] = opened.metadata()["sha256"]
-    return found
 
 
 def sweep_on(engine: RayEngine | LocalEngine, path: Path, plan: Plan) -> Sweep:
