@@ -30,6 +30,7 @@ NETWORKS = {
     # For the 10x10 pixels of MinAtar.
     "minatar": Architecture(((16, 3, 1),), 128),
     "minatar-wide": Architecture(((32, 3, 1),), 256),
+    "minatar-pool": Architecture(((48, 3, 1),), 768),
 }
 
 SHARED = "layers.*"  # selects the parameters that all contexts share

@@ -92,13 +92,16 @@ class Games(Playing, AgentConfig):
         "laptop": {
             **MINATAR,
             **MINATAR_TASKS,
-            "arms": GATED,
+            "arms": ("gates", *GATED),
             "games": (
                 "minatar/breakout",
                 "minatar/space_invaders:rotate90,actions1,channels1",
                 "minatar/breakout:rotate180,actions2,channels2",
                 "minatar/space_invaders",
             ),
+            "network": "minatar-pool",  # of which each task uses 20 filters and 231 units
+            "gates": 0.7,
+            "filter_gates": 0.6,
             "segment_steps": 20_000,
             "seeds": 3,
         },
