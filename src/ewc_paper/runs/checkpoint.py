@@ -29,8 +29,7 @@ def save_checkpoint(directory: Path, state: dict[str, Any]) -> None:
     text = json.dumps(_take_tensors(state, "", tensors))
     content = to_bytes(tensors, {"state": text, "sha256": _checksum(text, tensors)})
     new = directory / NEW
-    if _read(new) is not None:  # left by a save that was killed: it may be the only intact one
-        _replace_current(directory)
+    complete_save(directory)
     try:
         write_synced(new, content)
     except OSError as error:
@@ -41,6 +40,12 @@ def save_checkpoint(directory: Path, state: dict[str, Any]) -> None:
             "--resume"
         ) from error
     _replace_current(directory)
+
+
+def complete_save(directory: Path) -> None:
+    """Complete a save that was killed before its renames: `new` may be the only intact one."""
+    if _read(directory / NEW) is not None:
+        _replace_current(directory)
 
 
 def _replace_current(directory: Path) -> None:
@@ -66,7 +71,10 @@ def load_checkpoint(directory: Path) -> dict[str, Any] | None:
 
 
 def says_finished(directory: Path) -> bool:
-    """Whether the checkpoint says that the run has ended; reads its header alone, unchecked."""
+    """Whether the checkpoint says that the run has ended; reads its header alone, unchecked.
+
+    A save that was killed before its renames does not count until it is completed.
+    """
     try:
         with safe_open(directory / CURRENT, framework="pt") as opened:
             return bool(json.loads((opened.metadata() or {}).get("state", "{}")).get("finished"))

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
 from ewc_paper.errors import Damaged, Interrupted, RunError
-from ewc_paper.runs.checkpoint import says_finished
+from ewc_paper.runs.checkpoint import complete_save, says_finished
 from ewc_paper.runs.directory import MetricsRow, RunDirectory
 from ewc_paper.runs.loop import Resumable, carry_on
 
@@ -152,6 +152,7 @@ def perform(
         try:
             if job.mend:
                 _put_damage_aside(directory)
+            complete_save(directory.path)
             _carry_on(job, directory, checkpoint_seconds, report, stop)
         except Interrupted:
             raise

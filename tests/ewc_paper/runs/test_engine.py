@@ -1,14 +1,18 @@
-"""All parts stop when one of them fails, or when their reports cannot be shown."""
+"""All parts stop when one of them fails, or when their reports cannot be shown; kills cost little."""
 
 import errno
+import itertools
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.quick_learners import STEPS, make_counter, make_failing
+from support.quick_learners import STEPS, make_counter, make_failing, make_short
 
 from ewc_paper.errors import RunError
+from ewc_paper.runs.checkpoint import says_finished
 from ewc_paper.runs.directory import RunDirectory
-from ewc_paper.runs.engine import Part, Report, run_parts
+from ewc_paper.runs.engine import Job, Part, Report, perform, run_parts
 from ewc_paper.runs.local import LocalEngine
 
 
@@ -55,3 +59,36 @@ def test_parts_end_if_their_reports_cannot_be_shown(
     with pytest.raises(expected, match=said):
         run_parts(run, parts, engine=LocalEngine(1), checkpoint_seconds=1e9, show=show)
     assert stopped_at(run, "counter") < STEPS
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing may catch it."""
+
+
+def perform_short(path: Path) -> None:
+    job = Job("short", path, Part("short", {}, make_short))
+    perform(job, report=ignore, stop=lambda: False, checkpoint_seconds=0)
+
+
+def test_killed_before_any_rename_a_part_is_finished_once_it_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = os.replace
+    for point in itertools.count(1):
+        left = itertools.count(point - 1, -1)
+
+        def killing(*files: Any, left: Any = left) -> None:
+            if next(left) == 0:
+                raise Killed
+            rename(*files)
+
+        monkeypatch.setattr(os, "replace", killing)
+        try:
+            perform_short(tmp_path / str(point))
+        except Killed:
+            monkeypatch.setattr(os, "replace", rename)
+            perform_short(tmp_path / str(point))
+        else:
+            break
+        assert says_finished(tmp_path / str(point)), f"killed before rename {point}"
+    assert point > 20, "one config, ten checkpoints and the last one"
