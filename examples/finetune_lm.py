@@ -116,20 +116,26 @@ def as_blocks(tokenizer: ByteLevelBPETokenizer, documents: Iterable[str], length
 
 
 def texts(settings: Settings) -> tuple[Text, Text]:
-    """Return the first and the second text, in tokens that were learned from the first."""
+    """Return the first and the second text."""
     source = library_source()
-    old = split({name: source[name] for name in sorted(source)[:: settings.every]})
-    new = split(language_reference())
+    old = {name: source[name] for name in sorted(source)[:: settings.every]}
+    first, second = tokenized(settings, old, language_reference())
+    return first, second
+
+
+def tokenized(settings: Settings, *documents: dict[str, str]) -> list[Text]:
+    """Return one text for each collection of documents, in tokens learned from the first."""
+    splits = [split(collection) for collection in documents]
     tokenizer = ByteLevelBPETokenizer()
     tokenizer.train_from_iterator(
-        old[0], settings.vocabulary, special_tokens=[END], show_progress=False
+        splits[0][0], settings.vocabulary, special_tokens=[END], show_progress=False
     )
-
-    def tokenized(parts: tuple[list[str], ...]) -> Text:
+    found = []
+    for parts in splits:
         train, validation, test = (as_blocks(tokenizer, part, settings.block) for part in parts)
-        return Text(train, some(validation, settings.tested), some(test, settings.tested))
-
-    return tokenized(old), tokenized(new)
+        text = Text(train, some(validation, settings.tested), some(test, settings.tested))
+        found.append(text)
+    return found
 
 
 def some(blocks: Tensor, count: int) -> Tensor:
