@@ -1,4 +1,4 @@
-"""All parts stop when one of them fails, or when their reports cannot be shown; kills cost little."""
+"""Parts stop together when one fails or cannot be shown, and a kill leaves nothing half done."""
 
 import errno
 import itertools
