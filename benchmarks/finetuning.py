@@ -65,7 +65,7 @@ def run(
     """Train and measure the missing cells of one seed."""
     old, new = texts(settings)
     model = pretrained(settings, old, folder / f"pretrained-{settings.seed}")
-    needs_fisher = any(line.startswith(("ewc", "budget")) for _, line, _ in cells)
+    needs_fisher = any(line.startswith(("ewc", "default")) for _, line, _ in cells)
     fisher = fisher_of(model, old.train, options, settings.seed) if needs_fisher else {}
     start = Start(model, old, new, settings, options, fisher)
     for cell in cells:
@@ -92,7 +92,7 @@ def _cells(seed: int, options: argparse.Namespace, fisher: FisherOptions) -> Ite
     yield seed, "before", 0.0
     yield seed, "plain", 0.0
     for method in options.methods:
-        named = method in ("ewc", "budget") and fisher.label()
+        named = method in ("ewc", "default") and fisher.label()
         for value in options.values or VALUES[method]:
             yield seed, f"{method} {fisher.label()}" if named else method, value
 

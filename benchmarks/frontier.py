@@ -138,7 +138,7 @@ def summary(results: Mapping[int, Tuning]) -> list[ResultTable]:
     advantages = [
         row
         for ours in methods
-        if ours.startswith(("ewc", "budget"))
+        if ours.startswith(("ewc", "default"))
         for other in COMPARED
         if (row := _advantage(results, ours, other))
     ]

@@ -12,7 +12,7 @@ from ewc_paper.figures.style import axes, marker_style, save
 # By line, the method in the style of all figures that it looks like.
 LOOKS_LIKE = {
     "ewc": "ewc",
-    "budget": "gates",
+    "default": "gates",
     "l2": "l2",
     "early stopping": "plain",
     "rate": "dropout",

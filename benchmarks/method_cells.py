@@ -98,7 +98,7 @@ def train_cells(cells: Iterable[Cell], rows: dict[Cell, CellRow], file: Path, wo
         rows[row["cell"]] = row
         cell = row["cell"]
         average = sum(row["accuracy"]) / len(row["accuracy"])
-        value = f"B {cell.budget:<9.3g}" if cell.budget else f"λ {cell.strength:<9.3g}"
+        value = f"B {cell.budget!s:<9}" if cell.budget else f"λ {cell.strength:<9.3g}"
         print(f"{cell.method:14} {value} seed {cell.seed}: {average:.2%}", flush=True)
 
 

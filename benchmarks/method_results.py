@@ -4,7 +4,7 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from ewc_paper.runs.files import replace_file
 
@@ -22,7 +22,7 @@ class Cell:
         images: training images.
         held_out: measure on training images that are held out, not on the test images.
         optimizer: a key of `OPTIMIZERS`.
-        budget: of the memory, in place of the strength; 0 if there is none.
+        budget: of the memory, in place of the strength, in nats or "auto"; 0 if there is none.
     """
 
     method: str = ""
@@ -33,7 +33,7 @@ class Cell:
     images: int = 55_000
     held_out: bool = False
     optimizer: str = "adam"
-    budget: float = 0.0
+    budget: float | Literal["auto"] = 0.0
 
 
 class CellRow(TypedDict):

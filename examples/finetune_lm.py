@@ -47,13 +47,13 @@ class Settings:
     """The size of the model, and how long it is trained."""
 
     layers: int = 4
-    width: int = 256
+    width: int = 192
     vocabulary: int = 2048
     block: int = 128  # tokens per sequence
     batch: int = 16  # sequences per step
     steps: int = 900  # on the first text
     rate: float = 1e-3
-    tuning_steps: int = 250  # on the second text
+    tuning_steps: int = 150  # on the second text
     tuning_rate: float = 5e-4
     tested: int = 256  # sequences per loss, at most
     every: int = 1  # read every n-th file of the first text
@@ -236,9 +236,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Show what fine-tuning costs, without and with a memory."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--folder", type=Path, help="where the first training is kept")
-    parser.add_argument(
-        "--budget", type=float, default=0.01, help="estimated rise that is allowed (%(default)s)"
-    )
     parser.add_argument("--samples", type=int, default=1024, help="sequences for the Fisher")
     parser.add_argument("--quick", action="store_true", help="a tiny model that learns little")
     options = parser.parse_args(arguments)
@@ -254,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     train(models["fine-tuned, plain"], new.train, settings, steps=steps, rate=rate)
 
     models["fine-tuned with EWC"] = model = deepcopy(model)
-    memory = ewc.EWC(model, budget=options.budget)
+    memory = ewc.EWC(model)
     sample = some(old.train, options.samples).to(model.device)
     memory.consolidate(batches(sample), task="old", kind="sampled")
     memory_callback = EWCCallback(memory)  # the one line more

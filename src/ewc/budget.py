@@ -10,13 +10,18 @@ units of the one that is allowed,
 Only ratios enter, so the scale of the Fisher, the optimizer and its learning rate do not matter.
 Where training rests below the budget, Λ falls, and the pull vanishes. Measurements are so far apart
 that e changes little in between.
+
+Nobody knows the right B for a new problem. By default it is a share of the e that a model with all
+weights at zero would have, ½ Σ F θ*²: the weights may move by about a tenth of their size, where
+size and movement are measured by their importance.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Literal
 
-DEFAULT_BUDGET = 5e-4  # nats per sample
+AUTO_SHARE = 0.005  # B = AUTO_SHARE · ½ Σ F θ*², if the budget is "auto"
 FASTEST = (0.5, 3.0)  # Λ changes by at most these factors in one measurement
 REST = 0.02  # a change of e between two measurements, relative: less is rest
 LARGE = 0.1  # and more is too much: measure more often
@@ -30,7 +35,7 @@ class FixedStrength:
 
     strength: float
 
-    def step(self, estimate: Callable[[], float]) -> "FixedStrength":
+    def step(self, estimate: Callable[[], float], allowed: Callable[[], float]) -> "FixedStrength":
         """Return the strength of the next step: the same."""
         return self
 
@@ -40,7 +45,7 @@ class Budget:
     """A budget, and the strength that keeps it.
 
     Attributes:
-        budget: B, in nats per sample.
+        budget: B, in nats per sample; or "auto".
         strength: λ of the present step.
         wall: Λ, the strength at the budget. It begins at 1, where the old tasks count as much as
             the new one.
@@ -49,28 +54,38 @@ class Budget:
         wait: how many of them are still to come.
     """
 
-    budget: float
+    budget: float | Literal["auto"]
     strength: float = 0.0
     wall: float = 1.0
     estimate: float = 0.0
     interval: int = 1
     wait: int = 0
 
-    def step(self, estimate: Callable[[], float]) -> "Budget":
+    def step(self, estimate: Callable[[], float], allowed: Callable[[], float]) -> "Budget":
         """Return the budget with the strength of the next step.
 
         Args:
             estimate: measures e. It is called at some steps only: it costs a pass over the weights.
+            allowed: returns B in nats.
         """
         if self.wait > 0:
             return replace(self, wait=self.wait - 1)
-        return self.measured(estimate())
+        return self.measured(estimate(), allowed())
 
-    def measured(self, estimate: float) -> "Budget":
-        """Return the budget after e was measured; ignore what is not finite."""
+    def measured(self, estimate: float, allowed: float) -> "Budget":
+        """Return the budget after e was measured, where B nats are allowed.
+
+        An e that is not finite is ignored.
+        """
         if not math.isfinite(estimate):
             return self
-        distance = math.sqrt(estimate / self.budget)
+        if estimate > 0 and allowed == 0:
+            raise ValueError(
+                'budget="auto" is relative to the weights that the memory holds, and all of them '
+                "are 0 where they matter: give a budget in nats, such as EWC(model, budget=0.001), "
+                "or a strength"
+            )
+        distance = math.sqrt(estimate / allowed) if estimate > 0 else 0.0
         change = estimate - self.estimate
         towards = change if distance < 1 else -change
         wall = self.wall

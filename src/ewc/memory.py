@@ -7,7 +7,7 @@ with F_t the Fisher diagonal of task t and θ*_t the weights that solved it (the
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +46,7 @@ class EWC(MemoryFiles, MemoryStrength):
         strength: λ of the paper: how much the old tasks count. It may be changed at any time.
         budget: in place of a strength, how much the loss of the old tasks may rise, in nats per
             sample, by the memory's own estimate: see `estimated_rise`. The strength adapts to it
-            while you train. Without either, the budget is 0.0005.
+            while you train. "auto", the default, takes its scale from the memory: `allowed_rise`.
         decay: γ of online EWC (Schwarz et al. 2018). If it is below 1, each consolidation
             multiplies the precision so far by it and anchors everything at the current weights.
         parameters: which parameters to protect, by name (`"!head.*"` leaves a head out).
@@ -70,7 +70,7 @@ class EWC(MemoryFiles, MemoryStrength):
         model: nn.Module,
         *,
         strength: float | None = None,
-        budget: float | None = None,
+        budget: float | Literal["auto"] | None = None,
         decay: float = 1.0,
         parameters: ParameterSelection = None,
         keep_tasks: bool | str | torch.device = False,
@@ -99,7 +99,7 @@ class EWC(MemoryFiles, MemoryStrength):
         return self._wells.tasks
 
     def __repr__(self) -> str:
-        how = f"strength={self.strength}" if self.budget is None else f"budget={self.budget}"
+        how = f"strength={self.strength}" if self.budget is None else f"budget={self.budget!r}"
         return f"{type(self).__name__}({how}, decay={self.decay}, tasks={list(self.tasks)})"
 
     def consolidate(

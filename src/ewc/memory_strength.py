@@ -2,14 +2,15 @@
 
 import math
 from dataclasses import replace
+from typing import Literal
 
 import torch
 
-from ewc.budget import DEFAULT_BUDGET, Budget, FixedStrength
+from ewc.budget import AUTO_SHARE, Budget, FixedStrength
 from ewc.parameters import ModelParameters
 from ewc.pull_state import PullState
 from ewc.task_wells import TaskWells
-from ewc.wells import energy
+from ewc.wells import Well, energy, energy_at_zero
 
 
 class MemoryStrength:
@@ -18,6 +19,7 @@ class MemoryStrength:
     _parameters: ModelParameters
     _wells: TaskWells
     _control: FixedStrength | Budget
+    _at_zero: tuple[Well, float] = (Well(), 0.0)  # the last well that was asked for, its energy
 
     @property
     def strength(self) -> float:
@@ -34,17 +36,20 @@ class MemoryStrength:
         self._control = FixedStrength(float(strength))
 
     @property
-    def budget(self) -> float | None:
+    def budget(self) -> float | Literal["auto"] | None:
         """How much the loss of the remembered tasks may rise; None with a fixed strength.
 
-        Setting it lets the strength follow from now on.
+        Setting it lets the strength follow from now on. See `allowed_rise` for "auto".
         """
         return self._control.budget if isinstance(self._control, Budget) else None
 
     @budget.setter
-    def budget(self, budget: float) -> None:
-        if not (math.isfinite(budget) and budget > 0):
-            raise ValueError(f"expected a finite budget > 0, got {budget}")
+    def budget(self, budget: float | str) -> None:
+        if budget == "auto":
+            self._control = Budget("auto")
+            return
+        if isinstance(budget, str) or not (math.isfinite(budget) and budget > 0):
+            raise ValueError(f"expected a finite budget > 0 or 'auto', got {budget!r}")
         self._control = Budget(float(budget))
 
     @torch.no_grad()
@@ -71,7 +76,35 @@ class MemoryStrength:
         above_bottom = energy(replace(state.well, bottom=0.0), state.parameters)
         return float(above_bottom) / 2 / self._wells.weight
 
-    def _choose_strength(self, strength: float | None, budget: float | None) -> None:
+    @torch.no_grad()
+    def allowed_rise(self) -> float:
+        """Return how much `estimated_rise` may become: the budget, infinite with a fixed strength.
+
+        With budget="auto" it is 0.5 % of ½ Σ F θ*², the mean over the tasks: what the memory would
+        estimate if all weights were zero.
+
+        Example:
+            >>> import torch, ewc
+            >>> model = torch.nn.Linear(4, 3)
+            >>> memory = ewc.EWC(model)
+            >>> with torch.no_grad():
+            ...     _ = model.bias.fill_(2.0), model.weight.fill_(0.0)
+            >>> memory.anchor(1.0)  # ½ Σ F θ*² = 6
+            >>> round(memory.allowed_rise(), 6)
+            0.03
+        """
+        if not isinstance(self._control, Budget):
+            return math.inf
+        if self._control.budget != "auto":
+            return self._control.budget
+        state = self._fit_wells()
+        if not state.well.precision:
+            return 0.0
+        if state.well is not self._at_zero[0]:
+            self._at_zero = (state.well, energy_at_zero(state.well, state.parameters))
+        return AUTO_SHARE * self._at_zero[1] / 2 / self._wells.weight
+
+    def _choose_strength(self, strength: float | None, budget: float | str | None) -> None:
         """Take over what the user chose."""
         if strength is not None and budget is not None:
             raise ValueError(
@@ -81,12 +114,12 @@ class MemoryStrength:
         if strength is not None:
             self.strength = strength
         else:
-            self.budget = DEFAULT_BUDGET if budget is None else budget
+            self.budget = "auto" if budget is None else budget
 
     def _adapt_strength(self) -> None:
         """Choose the strength for the next step of a training."""
         if self._wells.tasks:
-            self._control = self._control.step(self.estimated_rise)
+            self._control = self._control.step(self.estimated_rise, self.allowed_rise)
 
     def _fit_wells(self) -> PullState:
         """Fit the wells to the model, which may have moved or grown; return what pulls now."""

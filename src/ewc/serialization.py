@@ -17,8 +17,8 @@ from ewc.budget import Budget, FixedStrength
 from ewc.task_wells import TaskWells
 from ewc.wells import Well
 
-FORMAT = 3
-READABLE = (1, 2, 3)  # the first had no remainders, the second no budget
+FORMAT = 4
+READABLE = (1, 2, 3, 4)  # the first had no remainders, the second no budget, the third no "auto"
 FIELDS = ("precision", "anchor", "remainder")
 
 

@@ -11,7 +11,7 @@ Wells are never changed in place: a new one takes the place of the old.
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 import torch
@@ -110,6 +110,18 @@ def energy(well: Well, parameters: Mapping[str, Tensor]) -> Tensor:
     ]
     terms = sums_of_shards(terms, [parameters[name] for name in names])
     return sum((term.to(terms[0].device) for term in terms), torch.zeros(())) + well.bottom
+
+
+def energy_at_zero(well: Well, parameters: Mapping[str, Tensor]) -> float:
+    """Return E(0) of the well, Σ_t Σ_i F_ti θ*_ti² of its tasks, one parameter at a time.
+
+    Args:
+        well: the well.
+        parameters: those that it was made for, which say how it is sharded.
+    """
+    bare = replace(well, bottom=0.0)
+    zeros = ({name: torch.zeros_like(parameter)} for name, parameter in parameters.items())
+    return math.fsum(float(energy(bare, zero)) for zero in zeros) + well.bottom
 
 
 def merged(wells: Iterable[Well], decay: float) -> Well:

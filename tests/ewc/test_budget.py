@@ -1,6 +1,7 @@
 """A budget finds the strength that keeps it, whatever the scale, and measures seldom."""
 
 import math
+from functools import partial
 
 import pytest
 
@@ -11,7 +12,7 @@ BUDGET = 0.05
 
 def after(budget: Budget, estimate: float, measurements: int = 1) -> Budget:
     for _ in range(measurements):
-        budget = budget.measured(estimate)
+        budget = budget.measured(estimate, BUDGET)
     return budget
 
 
@@ -29,7 +30,7 @@ def settled(strength: float, speed: float, steps: int) -> tuple[list[float], Bud
     budget, distance, ratios = Budget(BUDGET), 0.0, []
     for _ in range(steps):
         ratios.append(distance**2)
-        budget = budget.step(lambda: BUDGET * ratios[-1])
+        budget = budget.step(lambda: BUDGET * ratios[-1], lambda: BUDGET)
         distance = (distance + speed) / (1 + speed * budget.strength / strength)
     return ratios, budget
 
@@ -77,7 +78,7 @@ def test_beyond_the_budget_the_pull_grows_within_bounds(estimate: float) -> None
 @pytest.mark.parametrize("estimate", [math.nan, math.inf])
 def test_what_is_not_finite_is_ignored(estimate: float) -> None:
     budget = Budget(BUDGET, strength=3.0)
-    assert budget.measured(estimate) == budget
+    assert budget.measured(estimate, BUDGET) == budget
 
 
 def measured_at(estimates: list[float]) -> list[int]:
@@ -85,7 +86,7 @@ def measured_at(estimates: list[float]) -> list[int]:
     budget, asked = Budget(BUDGET), []
     for step, estimate in enumerate(estimates):
         before = budget
-        budget = budget.step(lambda estimate=estimate: estimate)
+        budget = budget.step(lambda estimate=estimate: estimate, lambda: BUDGET)
         if before.wait == 0:
             asked.append(step)
     return asked
@@ -108,4 +109,11 @@ def test_what_already_moves_towards_the_budget_is_left_to_it() -> None:
 
 def test_a_fixed_strength_measures_nothing() -> None:
     fixed = FixedStrength(3.0)
-    assert fixed.step(lambda: pytest.fail("measured")) is fixed
+    measure = partial(pytest.fail, "measured")
+    assert fixed.step(measure, measure) is fixed
+
+
+def test_a_budget_of_nothing_is_refused_once_something_has_risen() -> None:
+    assert Budget("auto").measured(0.0, 0.0).strength == 0.0
+    with pytest.raises(ValueError, match=r"all of them are 0 .* give a budget in nats"):
+        Budget("auto").measured(1e-9, 0.0)

@@ -18,7 +18,7 @@ from support.small_memory import (
 )
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from ewc.budget import DEFAULT_BUDGET
+from ewc.budget import AUTO_SHARE
 from ewc.memory import EWC
 
 MAKE: dict[str, Callable[..., Optimizer]] = {
@@ -162,21 +162,72 @@ def test_without_tasks_nothing_has_risen() -> None:
 
 def test_there_is_a_strength_or_a_budget() -> None:
     model = make_model()
-    assert EWC(model).budget == DEFAULT_BUDGET
+    assert EWC(model).budget == EWC(model, budget="auto").budget == "auto"
     assert EWC(model, strength=3.0).budget is None
     assert repr(EWC(model, budget=0.2)) == "EWC(budget=0.2, decay=1.0, tasks=[])"
+    assert repr(EWC(model)) == "EWC(budget='auto', decay=1.0, tasks=[])"
     with pytest.raises(ValueError, match=r"a strength or a budget, got strength=1\.0"):
         EWC(model, strength=1.0, budget=0.1)
 
 
-@pytest.mark.parametrize("budget", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("budget", [0.0, -1.0, float("nan"), float("inf"), "large"])
 def test_a_bad_budget_is_refused(budget) -> None:
-    with pytest.raises(ValueError, match="finite budget > 0, got"):
+    with pytest.raises(ValueError, match="finite budget > 0 or 'auto', got"):
         EWC(make_model(), budget=budget)
     memory = EWC(make_model(), budget=0.3)
-    with pytest.raises(ValueError, match="finite budget > 0, got"):
+    with pytest.raises(ValueError, match="finite budget > 0 or 'auto', got"):
         memory.budget = budget
     assert memory.budget == 0.3
+
+
+def test_what_is_allowed_is_a_share_of_the_estimate_at_zero_weights() -> None:
+    """The mean over the tasks of ½ Σ F θ*², also of those that are left."""
+    model = make_model()
+    memory = EWC(model, keep_tasks=True)
+    assert memory.allowed_rise() == 0.0
+    wells = {task: learn(memory, model, task, seed) for seed, task in enumerate("ABC")}
+
+    def share_of(*tasks: str) -> float:
+        zero = make_model()
+        with torch.no_grad():
+            for p in zero.parameters():
+                p.zero_()
+            rise = equation_3(zero, [wells[task] for task in tasks], 1.0)
+        return AUTO_SHARE * float(rise) / len(tasks)
+
+    for _ in range(2):  # computed, then remembered
+        assert memory.allowed_rise() == pytest.approx(share_of(*"ABC"), rel=1e-12)
+    with memory.without("B"):
+        assert memory.allowed_rise() == pytest.approx(share_of(*"AC"), rel=1e-12)
+    memory.forget("A")
+    assert memory.allowed_rise() == pytest.approx(share_of(*"BC"), rel=1e-12)
+    memory.budget = 0.25
+    assert memory.allowed_rise() == 0.25
+    memory.strength = 1.0
+    assert memory.allowed_rise() == float("inf")
+
+
+def test_without_a_budget_training_rests_at_the_share() -> None:
+    problem = budgeted(1.0)
+    problem.memory.budget = "auto"
+    optimizer = SGD(problem.model.parameters(), lr=0.1)
+    problem.memory.attach(optimizer)
+    train(problem, optimizer, 2000)
+    assert problem.memory.allowed_rise() > 0
+    assert problem.memory.estimated_rise() == pytest.approx(problem.memory.allowed_rise(), rel=0.01)
+
+
+def test_a_memory_of_zeros_has_no_scale_of_its_own() -> None:
+    model = make_model()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.zero_()
+    memory = EWC(model)
+    memory.anchor(1.0)
+    memory.attach(optimizer := SGD(model.parameters(), lr=0.1))
+    move(model, seed=1)
+    with pytest.raises(ValueError, match="give a budget in nats"):
+        one_step(model, optimizer, make_batches(0)[0])
 
 
 def test_what_is_set_last_counts() -> None:
@@ -223,11 +274,12 @@ def through_copy(model, optimizer, memory, folder):
     return copy.deepcopy((model, optimizer, memory))
 
 
+@pytest.mark.parametrize("budget", [1e-3, "auto"])
 @pytest.mark.parametrize("steps", [3, 40])
 @pytest.mark.parametrize("through", [through_state, through_file, through_copy])
-def test_training_goes_on_bit_for_bit(through, steps, tmp_path) -> None:
+def test_training_goes_on_bit_for_bit(through, steps, budget, tmp_path) -> None:
     model = make_model()
-    memory = EWC(model, budget=1e-3)
+    memory = EWC(model, budget=budget)
     memory.consolidate(make_batches(100), task="A")
     memory.attach(optimizer := AdamW(model.parameters(), lr=0.05))
     train_networks(model, optimizer, range(steps))

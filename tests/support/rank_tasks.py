@@ -29,7 +29,7 @@ OPTIMIZERS = {
     "sgd": Trained(partial(torch.optim.SGD, lr=0.1, momentum=0.9), "proximal", FIXED),
     "gradient": Trained(partial(torch.optim.SGD, lr=0.1), "gradient", FIXED),
     "adamw": Trained(partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1), "proximal", FIXED),
-    "budget": Trained(partial(torch.optim.Adam, lr=0.01), "proximal", {"budget": 0.01}),
+    "budget": Trained(partial(torch.optim.Adam, lr=0.01), "proximal", {"budget": "auto"}),
 }
 
 
