@@ -50,16 +50,18 @@ def run_sweep(options: argparse.Namespace) -> int:
     try:
         with RunDirectory(sweep.path).locked():
             sweep.write(plan)
-            _search(sweep, plan, running)
+            failed = _search(sweep, plan, running)
     except Interrupted:
         print(f"interrupted; go on with: ewc sweep {plan.base.name} --out {sweep.path} --resume")
         return 130
-    failed = show(sweep.path)
+    show(sweep.path)
+    for trial, why in failed.items():
+        complain(f"trial {trial}: {why}")
     try:
         print(f"page: {printable(str(write_report(sweep.path)))}")
     except RunError as error:  # of one damaged trial: the tables are there all the same
         complain(f"no page: {error}")
-    return failed
+    return 1 if failed else 0
 
 
 def _place(options: argparse.Namespace) -> Path:
@@ -145,8 +147,8 @@ def _resumed(options: argparse.Namespace, sweep: "Sweep", given: dict[str, Any])
     )
 
 
-def _search(sweep: "Sweep", plan: "Plan", running: Running) -> None:
-    """Run what is missing and show how far it is."""
+def _search(sweep: "Sweep", plan: "Plan", running: Running) -> dict[int, RunError]:
+    """Run what is missing and show how far it is; return the trials that failed, and why."""
     from ewc_paper.live.progress import display
     from ewc_paper.runs.progress_file import ProgressFile
     from ewc_paper.sweeps.search import search
@@ -162,7 +164,7 @@ def _search(sweep: "Sweep", plan: "Plan", running: Running) -> None:
             shown(report)
             kept(report)
 
-        search(
+        return search(
             sweep,
             plan,
             engine=make_engine(running),

@@ -5,9 +5,10 @@ at any moment is resumed with the same decisions, and ends with the same table.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from ewc_paper.errors import RunError
 from ewc_paper.runs.engine import Ended, Engine, Job, Report, start_again
 from ewc_paper.sweeps.scores import is_finished, mean_points, mean_score
 from ewc_paper.sweeps.sweep import Plan, Run, Sweep
@@ -27,7 +28,7 @@ def search(
     engine: Engine,
     checkpoint_seconds: float,
     show: Callable[[Report], None],
-) -> None:
+) -> dict[int, RunError]:
     """Run all of a sweep that is missing; a trial that fails does not end it.
 
     Args:
@@ -36,8 +37,11 @@ def search(
         engine: where to run it.
         checkpoint_seconds: time between two checkpoints of a part.
         show: called with every report, in this process.
+
+    Returns:
+        The trials that failed, and why.
     """
-    failed: set[int] = set()
+    failed: dict[int, RunError] = {}
 
     def run_all(runs: Sequence[Run], until: float) -> None:
         with ThreadPoolExecutor(WRITERS) as pool:
@@ -50,7 +54,7 @@ def search(
             if isinstance(news, Report):
                 show(news)
             elif news.error is not None:
-                failed.add(trial_of[news.part])
+                failed[trial_of[news.part]] = news.error
 
         every = [job for some in jobs for job in some]
         engine.run(every, checkpoint_seconds=checkpoint_seconds, tell=tell)
@@ -60,12 +64,13 @@ def search(
         run_all([run for run in sweep.runs(plan) if run.trial in undecided], rung)
         _decide(sweep, plan, rung, [trial for trial in undecided if trial not in failed])
     going_on = {trial for trial in range(plan.trials) if goes_on(sweep, plan, trial)}
-    run_all([run for run in sweep.runs(plan) if run.trial in going_on - failed], 1.0)
+    run_all([run for run in sweep.runs(plan) if run.trial in going_on - failed.keys()], 1.0)
     if plan.best_seeds:
         sweep.chosen = choose(sweep, plan)
         sweep.write(plan)
         runs = [run for runs in sweep.best_runs(plan).values() for run in runs]
         run_all(list({run.directory.path: run for run in runs}.values()), 1.0)
+    return failed
 
 
 def goes_on(sweep: Sweep, plan: Plan, trial: int, below: float = 1.0) -> bool:
@@ -74,7 +79,7 @@ def goes_on(sweep: Sweep, plan: Plan, trial: int, below: float = 1.0) -> bool:
     return all(decisions.get(str(trial), False) for decisions in passed)
 
 
-def _undecided(sweep: Sweep, plan: Plan, rung: float, failed: set[int]) -> list[int]:
+def _undecided(sweep: Sweep, plan: Plan, rung: float, failed: Container[int]) -> list[int]:
     """Trials that have come to this rung, and are not yet compared there."""
     decided = sweep.goes_on.get(f"{rung:g}", {})
     return [

@@ -3,9 +3,11 @@
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ from support.tiny import FLAGS, write_data
 
 from ewc_paper.cli import main
 from ewc_paper.commands.sweep import is_sweep
-from ewc_paper.runs import local
+from ewc_paper.runs import engine, local
+from ewc_paper.runs.directory import RunDirectory
 
 TINY = ["--samples", "50", "--gradient-steps", "10", "--grid", "5"]
 OVER = ["--over", "lr=log:1e-3..1", "strength=0..10", "--trials", "3"]
@@ -101,6 +104,25 @@ def test_resuming_takes_the_sweep_as_it_is_and_refuses_another(
     assert "--trials can only grow" in refused([*again, "--trials", "2"], capsys)
     said = refused(["strength", "--out", str(finished), "--resume"], capsys)
     assert "is a sweep of schematic, not strength" in said
+
+
+def test_a_trial_that_another_process_writes_is_named_and_the_sweep_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(local.multiprocessing, "get_context", lambda kind: FORK)
+    monkeypatch.setattr(engine, "perform", partial(engine.perform, patience_seconds=0.0))
+    sweep = ["sweep", "schematic", "--out", str(tmp_path / "new")]
+    busy = RunDirectory(tmp_path / "new" / "trials" / "0001-seed0").part("schematic")
+    plan = ["--over", "lr=0.1,0.2", *TINY]
+    assert main([*sweep, *plan]) == 0
+    shutil.rmtree(busy.path)
+    busy.path.mkdir()
+    with busy.locked():
+        assert main([*sweep, "--resume"]) == 1
+    said = capsys.readouterr().err
+    assert "ewc: trial 1: " in said
+    assert "is being written by another process" in said
+    assert main([*sweep, "--resume"]) == 0
 
 
 def test_a_directory_without_a_sweep_is_left_alone(
