@@ -135,6 +135,12 @@ def summary(results: Mapping[int, Tuning]) -> list[ResultTable]:
             ),
         ),
     ]
+    if any("default" in tuning.lines for tuning in every):
+        note = "cost: of the new text's perplexity, beside plain training at its best step (test)."
+        as_it_comes = _point_row(
+            [tuning for tuning in every if "default" in tuning.lines], "default"
+        )
+        tables.append(ResultTable("EWC as it comes, without a search", [as_it_comes], (note,)))
     advantages = [
         row
         for ours in methods
@@ -176,6 +182,23 @@ def _method_row(every: Sequence[Tuning], method: str) -> ResultRow:
             else ""
         )
     return row
+
+
+def cost(tuning: Tuning, point: Point) -> float:
+    """Return how much larger a point's perplexity on the new text is than plain training's."""
+    return math.expm1(point.new_test - tuning.plain.new_test)
+
+
+def _point_row(every: Sequence[Tuning], method: str) -> ResultRow:
+    """Return a row of a method that has a single point: what it keeps, and what that costs."""
+    pairs = [(tuning, tuning.lines[method][0]) for tuning in every]
+    return {
+        "method": method,
+        "old text": _spread([point.old_test for _, point in pairs]),
+        "new text": _spread([point.new_test for _, point in pairs]),
+        "kept, by seed": "  ".join(f"{kept(*pair):.1%}" for pair in pairs),
+        "cost, by seed": "  ".join(f"{cost(*pair):+.1%}" for pair in pairs),
+    }
 
 
 def _advantage(results: Mapping[int, Tuning], ours: str, other: str) -> ResultRow | None:

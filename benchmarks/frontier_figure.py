@@ -20,7 +20,10 @@ LOOKS_LIKE = {
     "replay": "joint",
 }
 OTHERS = ("ewc-gates-fmn", "single", "random")  # for lines of other Fishers, in turn
-LABELS = {"ewc": "EWC", "l2": "L2 anchor", "lora": "LoRA", "rate": "smaller learning rate"}
+LABELS = {
+    **{"ewc": "EWC", "default": "EWC, default budget", "l2": "L2 anchor", "lora": "LoRA"},
+    "rate": "smaller learning rate",
+}
 
 
 def draw(results: Mapping[int, Tuning], file: Path) -> Path:
@@ -56,6 +59,8 @@ def _draw_method(ax: Axes, lines: Sequence[Sequence[Point]], method: str, look: 
     thin = {**style, "linewidth": 0.6, "alpha": 0.45, "markersize": 1.5}
     label = LABELS.get(method, method)
     if average := mean_line(lines):
+        if len(average) == 1:
+            style = {**style, "markersize": 9, "zorder": 4}
         ax.plot(*_coordinates(average), label=label, **style)
         label = ""
     for line in lines:

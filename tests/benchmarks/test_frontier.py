@@ -104,6 +104,13 @@ def test_the_tables_say_how_far_ewc_lies_below() -> None:
     assert len(str(below_l2["by seed"]).split()) == 2
 
 
+def test_the_default_is_shown_as_it_comes() -> None:
+    found = tunings([*rows(0), *rows(1), row(1, "default", 0, (3.0 + math.log(1.04), 2.8))])
+    (as_it_comes,) = summary(found)[2].rows
+    assert as_it_comes["kept, by seed"] == "60.0%"
+    assert as_it_comes["cost, by seed"] == "+4.0%"
+
+
 def test_a_method_that_did_not_learn_enough_has_empty_cells() -> None:
     poor = row(0, "lora", 1, (3.15, 2.0))
     methods = summary(tunings([*rows(0), poor]))[1]
