@@ -15,6 +15,7 @@ from typing import Any
 from benchmarks.tables import ResultRow, ResultTable
 
 COSTS = (0.02, 0.05, 0.1, 0.2)  # of the new text's perplexity, beside the best of plain training
+DEFAULT = "default"  # EWC with the default budget: a single point
 COMPARED = ("l2", "early stopping")  # with which EWC is compared
 Row = Mapping[str, Any]  # of a result file
 
@@ -122,7 +123,8 @@ def summary(results: Mapping[int, Tuning]) -> list[ResultTable]:
     """Return the tables: the models everything starts from, all methods, and EWC's advantage."""
     every = list(results.values())
     seeds = f"{len(every)} seed" + "s" * (len(every) != 1)
-    methods = list(dict.fromkeys(method for tuning in every for method in tuning.lines))
+    lines = dict.fromkeys(method for tuning in every for method in tuning.lines)
+    methods = [method for method in lines if method != DEFAULT]
     tables = [
         ResultTable(f"Loss on the test parts, {seeds}", _references(every)),
         ResultTable(
@@ -135,16 +137,14 @@ def summary(results: Mapping[int, Tuning]) -> list[ResultTable]:
             ),
         ),
     ]
-    if any("default" in tuning.lines for tuning in every):
+    if with_default := [tuning for tuning in every if DEFAULT in tuning.lines]:
         note = "cost: of the new text's perplexity, beside plain training at its best step (test)."
-        as_it_comes = _point_row(
-            [tuning for tuning in every if "default" in tuning.lines], "default"
-        )
+        as_it_comes = _point_row(with_default, DEFAULT)
         tables.append(ResultTable("EWC as it comes, without a search", [as_it_comes], (note,)))
     advantages = [
         row
         for ours in methods
-        if ours.startswith(("ewc", "default"))
+        if ours.startswith("ewc")
         for other in COMPARED
         if (row := _advantage(results, ours, other))
     ]
