@@ -24,8 +24,8 @@ VALUES: dict[str, Sequence[float]] = {
     "default": (0.0,),
     "ewc": (10.0, 3.0, 30.0, 100.0),
     "l2": (0.03, 0.1, 0.01, 0.3),
-    "rate": (0.25, 0.1, 0.05),
-    "lora": (2.0, 8.0, 32.0),
+    "rate": (0.25, 0.1),
+    "lora": (2.0, 32.0),
     "replay": (0.05, 0.2),
 }
 LORA_RATE = 4.0  # adapters start at zero and need larger steps: a multiple of the learning rate

@@ -257,6 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     memory_callback = EWCCallback(memory)  # the one line more
     train(model, new.train, settings, steps=steps, rate=rate, callbacks=[memory_callback])
 
+    print(f"\nbudget: {memory.allowed_rise():.4f} nats per token, by the memory's estimate")
     print(f"\n{'loss (perplexity) on':20}{'old text':>18}{'new text':>18}")
     for name, model in models.items():
         losses = [loss_on(model, text.test) for text in (old, new)]

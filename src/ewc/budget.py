@@ -11,9 +11,8 @@ Only ratios enter, so the scale of the Fisher, the optimizer and its learning ra
 Where training rests below the budget, Λ falls, and the pull vanishes. Measurements are so far apart
 that e changes little in between.
 
-Nobody knows the right B for a new problem. By default it is a share of the e that a model with all
-weights at zero would have, ½ Σ F θ*²: the weights may move by about a tenth of their size, where
-size and movement are measured by their importance.
+Nobody knows the right B for a new problem. By default the weights may move by 4 % of their size,
+where both are measured by the importance of the weights: B = ½ Σ F (0.04 θ*)².
 """
 
 import math
@@ -21,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-AUTO_SHARE = 0.005  # B = AUTO_SHARE · ½ Σ F θ*², if the budget is "auto"
+AUTO_DISTANCE = 0.04  # B = ½ Σ F (AUTO_DISTANCE · θ*)², if the budget is "auto"
 FASTEST = (0.5, 3.0)  # Λ changes by at most these factors in one measurement
 REST = 0.02  # a change of e between two measurements, relative: less is rest
 LARGE = 0.1  # and more is too much: measure more often

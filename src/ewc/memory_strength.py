@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from ewc.budget import AUTO_SHARE, Budget, FixedStrength
+from ewc.budget import AUTO_DISTANCE, Budget, FixedStrength
 from ewc.parameters import ModelParameters
 from ewc.pull_state import PullState
 from ewc.task_wells import TaskWells
@@ -80,8 +80,8 @@ class MemoryStrength:
     def allowed_rise(self) -> float:
         """Return how much `estimated_rise` may become: the budget, infinite with a fixed strength.
 
-        With budget="auto" it is 0.5 % of ½ Σ F θ*², the mean over the tasks: what the memory would
-        estimate if all weights were zero.
+        With budget="auto" it is ½ Σ F (0.04 θ*)², the mean over the tasks: the weights may move by
+        4 % of their size, as far as they matter.
 
         Example:
             >>> import torch, ewc
@@ -91,7 +91,7 @@ class MemoryStrength:
             ...     _ = model.bias.fill_(2.0), model.weight.fill_(0.0)
             >>> memory.anchor(1.0)  # ½ Σ F θ*² = 6
             >>> round(memory.allowed_rise(), 6)
-            0.03
+            0.0096
         """
         if not isinstance(self._control, Budget):
             return math.inf
@@ -102,7 +102,7 @@ class MemoryStrength:
             return 0.0
         if state.well is not self._at_zero[0]:
             self._at_zero = (state.well, energy_at_zero(state.well, state.parameters))
-        return AUTO_SHARE * self._at_zero[1] / 2 / self._wells.weight
+        return AUTO_DISTANCE**2 * self._at_zero[1] / 2 / self._wells.weight
 
     def _choose_strength(self, strength: float | None, budget: float | str | None) -> None:
         """Take over what the user chose."""

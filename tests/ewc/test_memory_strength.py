@@ -18,7 +18,7 @@ from support.small_memory import (
 )
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from ewc.budget import AUTO_SHARE
+from ewc.budget import AUTO_DISTANCE
 from ewc.memory import EWC
 
 MAKE: dict[str, Callable[..., Optimizer]] = {
@@ -193,7 +193,7 @@ def test_what_is_allowed_is_a_share_of_the_estimate_at_zero_weights() -> None:
             for p in zero.parameters():
                 p.zero_()
             rise = equation_3(zero, [wells[task] for task in tasks], 1.0)
-        return AUTO_SHARE * float(rise) / len(tasks)
+        return AUTO_DISTANCE**2 * float(rise) / len(tasks)
 
     for _ in range(2):  # computed, then remembered
         assert memory.allowed_rise() == pytest.approx(share_of(*"ABC"), rel=1e-12)
