@@ -207,10 +207,10 @@ def test_what_is_allowed_is_a_share_of_the_estimate_at_zero_weights() -> None:
     assert memory.allowed_rise() == float("inf")
 
 
-def test_without_a_budget_training_rests_at_the_share() -> None:
+def test_without_a_budget_training_rests_where_it_is_allowed() -> None:
     problem = budgeted(1.0)
     problem.memory.budget = "auto"
-    optimizer = SGD(problem.model.parameters(), lr=0.1)
+    optimizer = SGD(problem.model.parameters(), lr=0.01)
     problem.memory.attach(optimizer)
     train(problem, optimizer, 2000)
     assert problem.memory.allowed_rise() > 0
