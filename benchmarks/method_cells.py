@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.method_results import Cell, CellRow, append_row
 from benchmarks.timing import one_thread
@@ -62,12 +62,14 @@ class Method:
         strength: where the search begins; 0 if the method has no strength.
         changes: what it changes in the training's config.
         learner: how it remembers a task.
+        budget: of the memory, for a method that has no strength to search for; 0 if there is none.
     """
 
     label: str
     strength: float
     changes: dict[str, Any] = field(default_factory=dict)
     learner: type[PermutedMnistLearner] = PermutedMnistLearner
+    budget: float | Literal["auto"] = 0.0
 
 
 METHODS = {
@@ -76,6 +78,7 @@ METHODS = {
     "ewc-exact": Method("EWC, exact Fisher", 100.0, {"kind": "exact"}),
     "ewc-sampled": Method("EWC, sampled Fisher", 100.0, {"kind": "sampled"}),
     "ewc-empirical": Method("EWC, empirical Fisher", 100.0, {"kind": "empirical"}),
+    "ewc-default": Method("EWC, exact Fisher, default budget", 0.0, budget="auto"),
     "ewc-online": Method("online EWC, γ = 0.95", 100.0, {"decay": 0.95}),
     "si": Method("synaptic intelligence", 1.0, {}, PathLearner),
     "mas": Method("memory aware synapses", 0.1, {}, SynapsesLearner),

@@ -66,6 +66,12 @@ def best_strength(method: str, size: Cell, rows: Mapping[Cell, CellRow]) -> floa
     return strength_at(method, max(scores, key=scores.__getitem__)) if scores else 0.0
 
 
+def reported_cell(method: str, size: Cell, searched: Cell, rows: Mapping[Cell, CellRow]) -> Cell:
+    """Return the cell of a method that is reported, but for its seed."""
+    strength = best_strength(method, searched, rows)
+    return replace(size, method=method, strength=strength, budget=METHODS[method].budget)
+
+
 def search(methods: Iterable[str], size: Cell, rows: Mapping[Cell, CellRow]) -> list[Cell]:
     """Return the cells that the searches of the methods want next."""
     return [
@@ -120,11 +126,9 @@ def run(
     while wanted := search(methods, searched, rows):
         train_cells(wanted, rows, results, workers)
     cells = {
-        method: [
-            replace(size, method=method, strength=best_strength(method, searched, rows), seed=seed)
-            for seed in range(seeds)
-        ]
+        method: [replace(reported, seed=seed) for seed in range(seeds)]
         for method in methods
+        for reported in [reported_cell(method, size, searched, rows)]
     }
     train_cells([cell for some in cells.values() for cell in some], rows, results, workers)
     return table(cells, rows)

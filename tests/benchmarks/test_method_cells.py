@@ -42,13 +42,15 @@ def test_a_method_trains_and_remembers_every_task(
 
     changed = method_cells.replace(METHODS[name], learner=Noted)
     monkeypatch.setitem(METHODS, name, changed)
-    row = train(Cell(method=name, strength=METHODS[name].strength, tasks=2))
+    strength, budget = changed.strength, changed.budget
+    row = train(Cell(method=name, strength=strength, budget=budget, tasks=2))
     assert len(row["accuracy"]) == len(row["learned"]) == 2
     assert row["learned"][-1] == row["accuracy"][-1]
     memory = made[0].memory
-    assert memory.strength == METHODS[name].strength
-    assert memory.tasks == (("0", "1") if memory.strength else ())
-    if memory.strength:
+    assert memory.budget == (budget or None)
+    assert budget or memory.strength == strength
+    assert memory.tasks == (("0", "1") if strength or budget else ())
+    if memory.tasks:
         with torch.no_grad():
             for parameter in made[0].model.parameters():
                 parameter.add_(0.1)
