@@ -171,14 +171,16 @@ def _references(every: Sequence[Tuning]) -> list[ResultRow]:
 
 
 def _method_row(every: Sequence[Tuning], method: str) -> ResultRow:
-    row: dict[str, str] = {"method": method}
+    measured = [tuning for tuning in every if method in tuning.lines]
+    seeds = "" if len(measured) == len(every) else f" (seeds: {len(measured)})"
+    row: dict[str, str] = {"method": method + seeds}
     for cost in COSTS:
-        points = [at_cost(tuning, method, cost) for tuning in every]
-        pairs = [(t, point) for t, point in zip(every, points, strict=True) if point is not None]
+        points = [at_cost(tuning, method, cost) for tuning in measured]
+        pairs = [(t, point) for t, point in zip(measured, points, strict=True) if point is not None]
         row[f"+{cost:.0%}"] = (
             f"{_spread([point.old_test for _, point in pairs])} "
             f"({mean(kept(tuning, point) for tuning, point in pairs):.0%})"
-            if len(pairs) == len(every)
+            if len(pairs) == len(measured)
             else ""
         )
     return row

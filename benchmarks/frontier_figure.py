@@ -35,7 +35,8 @@ def draw(results: Mapping[int, Tuning], file: Path) -> Path:
         look = LOOKS_LIKE.get(method)
         if look is None:
             look, others = OTHERS[others % len(OTHERS)], others + 1
-        _draw_method(ax, [tuning.lines.get(method, ()) for tuning in every], method, look)
+        lines = [tuning.lines[method] for tuning in every if method in tuning.lines]
+        _draw_method(ax, lines, method, look)
     _mark(ax, [tuning.before for tuning in every], "before fine-tuning", "*")
     _mark(ax, [tuning.plain for tuning in every], "plain fine-tuning, its best step", "x")
     ax.set_xlabel("loss on the new text (nats per token, test)")
@@ -45,7 +46,7 @@ def draw(results: Mapping[int, Tuning], file: Path) -> Path:
 
 
 def mean_line(lines: Sequence[Sequence[Point]]) -> list[Point]:
-    """Return the mean over seeds, value by value; empty while a seed is incomplete."""
+    """Return the mean over lines, value by value; empty while one of them is incomplete."""
     if len({len(line) for line in lines}) != 1:
         return []
     return [

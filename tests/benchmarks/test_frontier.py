@@ -104,6 +104,13 @@ def test_the_tables_say_how_far_ewc_lies_below() -> None:
     assert len(str(below_l2["by seed"]).split()) == 2
 
 
+def test_a_method_that_some_seeds_lack_says_so() -> None:
+    methods = summary(tunings([*rows(0), *rows(1), row(1, "replay", 0.1, (3.0, 2.2))]))[1]
+    replay = next(r for r in methods.rows if str(r["method"]).startswith("replay"))
+    assert replay["method"] == "replay (seeds: 1)"
+    assert str(replay["+2%"]).startswith("22.1")
+
+
 def test_the_default_is_shown_as_it_comes() -> None:
     found = tunings([*rows(0), *rows(1), row(1, "default", 0, (3.0 + math.log(1.04), 2.8))])
     (as_it_comes,) = summary(found)[2].rows
