@@ -46,7 +46,7 @@ def test_the_stored_sweep_is_shown_with_its_figure_and_tables() -> None:
 def test_the_command_of_a_sweep_plans_the_same_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ewc_paper.commands.sweep._search", lambda *given: None)
+    monkeypatch.setattr("ewc_paper.commands.sweep._search", lambda *given: {})
     monkeypatch.setattr("ewc_paper.commands.sweep.show", lambda path: 0)
     stored = Sweep(STORED).read()
     words = sweeping_command(stored).split()
@@ -88,7 +88,7 @@ def test_a_sweep_ends_well_though_a_damaged_trial_leaves_it_without_a_page(
     shutil.copytree(STORED, sweep)
     part = sweep / "best" / "0024-ewc-seed1000" / "parts" / "ewc-0-seed1000"
     (part / "metrics.jsonl").write_text('{"task": "first", "task_ended": true}\n')
-    monkeypatch.setattr("ewc_paper.commands.sweep._search", lambda *given: None)
+    monkeypatch.setattr("ewc_paper.commands.sweep._search", lambda *given: {})
     monkeypatch.setattr("ewc_paper.commands.sweep.show", lambda path: 0)
     assert main(["sweep", "many-tasks", "--out", str(sweep), "--resume"]) == 0
     said = capsys.readouterr()
