@@ -15,10 +15,10 @@ from ewc_paper.games.config import (
     QLearningConfig,
     ScheduleConfig,
     WorldConfig,
+    settings_of,
 )
 from ewc_paper.games.experience import REPLAY_PATTERN, replay_bytes
 from ewc_paper.games.scores import normalized
-from ewc_paper.options import values_of
 from ewc_paper.runs.engine import Part
 from ewc_paper.runs.loop import Resumable
 
@@ -155,7 +155,7 @@ class Playing(
             "seed": seed,
             "games": list(games),
             "schedule": list(schedule),
-            "settings": values_of(AgentConfig, asdict(self)),
+            "settings": settings_of(arm, asdict(self)),
         }
 
 

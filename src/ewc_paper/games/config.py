@@ -23,13 +23,15 @@ Where the paper's appendix contradicts itself or leaves something open, it is se
    actions. The paper's λ of 400 belongs to another scale; 1 is our choice.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from ewc.recognition.config import RecognizerConfig
 from ewc.step_size import How
+from ewc_paper.games.arms import ARMS
 from ewc_paper.games.network import NETWORKS
-from ewc_paper.options import option
+from ewc_paper.options import option, values_of
 
 OptimizerName = Literal["rmsprop", "adam"]
 RecognizerName = Literal["forget-me-not", "screens"]
@@ -104,6 +106,12 @@ class ConsolidationConfig:
     min_visit: int = option(  # so that a task the recognizer mistook for another stays as it was
         1_000, "steps in a task before its protection is renewed", low=0
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskChangeConfig:
+    """What every agent does when the task changes, protected or not."""
+
     fresh_optimizer: bool = option(False, "reset the optimizer's moments when the task changes")
 
 
@@ -173,6 +181,7 @@ class AgentConfig(
     ExplorationConfig,
     QFisherConfig,
     ConsolidationConfig,
+    TaskChangeConfig,
     GatingConfig,
     RecognitionConfig,
     RecognizerConfig,
@@ -180,3 +189,23 @@ class AgentConfig(
     MeasurementConfig,
 ):
     """An agent that learns games one after another: all groups together."""
+
+
+def settings_of(arm: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that an arm uses; those of all others are their defaults.
+
+    So the networks of arms without EWC are the same in runs with other strengths, and can be taken
+    over from one to the other.
+    """
+    has = ARMS[arm]
+    groups = {
+        ConsolidationConfig: has.protected,
+        GatingConfig: has.gated,
+        RecognitionConfig: has.recognizes,
+        RecognizerConfig: has.recognizes,
+    }
+    unused = {
+        name for group, used in groups.items() if not used for name in values_of(group, options)
+    }
+    used = values_of(AgentConfig, options)
+    return {name: value for name, value in used.items() if name not in unused}

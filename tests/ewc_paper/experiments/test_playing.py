@@ -8,6 +8,7 @@ from ewc_paper.errors import RunError
 from ewc_paper.experiments.games.run import Games
 from ewc_paper.experiments.perturbation.run import Perturbations
 from ewc_paper.experiments.playing import check_game, check_one_world, make_part
+from ewc_paper.games.arms import ARMS
 from ewc_paper.games.config import AgentConfig
 from ewc_paper.games.experience import replay_bytes
 
@@ -24,6 +25,26 @@ def test_a_part_has_the_settings_that_the_experiment_offers() -> None:
     assert AgentConfig(**part["settings"]).lr == 0.5
     alone = Perturbations.preset("quick").part_config("single", 0, ["a"], ["a"])
     assert alone["settings"].keys() < part["settings"].keys()
+
+
+@pytest.mark.parametrize(
+    ("change", "arms"),
+    [
+        ({"strength": 7.0}, {"ewc-labels", "ewc-fmn", "ewc-gates-labels", "ewc-gates-fmn"}),
+        ({"filter_gates": 0.1}, {"gates", "ewc-gates-labels", "ewc-gates-fmn"}),
+        ({"usual": 0.1}, {"ewc-fmn", "ewc-gates-fmn"}),
+        ({"levels": 9}, {"ewc-fmn", "ewc-gates-fmn"}),
+        ({"fresh_optimizer": False}, set(ARMS)),
+    ],
+)
+def test_only_the_arms_that_use_an_option_depend_on_it(
+    change: dict[str, Any], arms: set[str]
+) -> None:
+    before, after = (
+        {arm: Games.preset("quick", **given).part_config(arm, 0, ["a"], ["a"]) for arm in ARMS}
+        for given in ({}, change)
+    )
+    assert {arm for arm in ARMS if before[arm] != after[arm]} == arms
 
 
 def test_a_part_knows_the_disk_space_and_the_files_of_its_replay_memories() -> None:
