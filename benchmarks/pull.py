@@ -13,7 +13,7 @@ from functools import partial
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
@@ -23,6 +23,7 @@ from benchmarks.models import Transformer, transformer_batch
 from benchmarks.peak import status_bytes
 from benchmarks.tables import ResultRow, ResultTable
 from benchmarks.timing import Workload, best_seconds, one_thread, ratios
+from ewc.compiled_pull import pull_, pull_and_undo_decay_
 from ewc.memory import EWC
 
 WIDTH, SEQUENCES, ROUNDS, TRAINING_ROUNDS = 384, 8, 20, 5
@@ -48,6 +49,7 @@ def tables(*, ours_only: bool) -> Iterator[ResultTable]:
     }
     yield ResultTable(f"The optimizer's step alone, {shape}", rows(alone, ROUNDS))
     del alone
+    yield ResultTable(f"One tensor of {size / 1e6:.1f} M numbers", rows(one_tensor(size), ROUNDS))
     whole = {name: training_step(pull) for name, pull in PULLS.items()}
     whole["compiled pull, schedule"] = training_step("compiled", schedule=True)
     yield ResultTable(
@@ -56,6 +58,34 @@ def tables(*, ours_only: bool) -> Iterator[ResultTable]:
     del whole
     yield ResultTable(f"Fisher of {FISHER_SEQUENCES} sequences of 128 tokens, {shape}", fisher())
     yield ResultTable(f"Extra memory at the peak, {shape}", list(memory_rows(size)))
+
+
+def one_tensor(size: int) -> dict[str, Workload]:
+    """The compiled kernels by themselves, beside a loop that only moves what they move."""
+    parameter = nn.Parameter(torch.randn(size))
+    parameter.grad = 1e-3 * torch.randn(size)
+    optimizer = AdamW([parameter], fused=True)
+    theta, anchor, mean = torch.randn(3, size).unbind()
+    precision, squares = 1e-4 * torch.rand(2, size)
+    numbers = torch.tensor([0.1, 1e-8, 2.0, 1e-4, 0.01]).unbind()
+    softness, eps, *of_decay = numbers
+    tensors = (theta, anchor, precision, squares)
+    kernels = {kernel: torch.compile(kernel) for kernel in (move_, pull_and_undo_decay_, pull_)}
+
+    def undoing_decay() -> None:
+        kernels[pull_and_undo_decay_](*tensors, mean, softness, eps, *of_decay)
+
+    return {
+        PLAIN: optimizer.step,
+        "reading and writing six tensors": lambda: kernels[move_](*tensors, mean),
+        "the pull, which undoes excess decay": undoing_decay,
+        "the pull, weight_decay=0": lambda: kernels[pull_](*tensors, softness, eps),
+    }
+
+
+def move_(theta: Tensor, anchor: Tensor, precision: Tensor, squares: Tensor, mean: Tensor) -> None:
+    """Read all tensors of a pull and write θ, with as little arithmetic as possible."""
+    theta.copy_(0.5 * (theta + anchor) + precision + squares + mean)
 
 
 def kinds(name: str, pull: str | None) -> Iterator[tuple[bool, float, str]]:

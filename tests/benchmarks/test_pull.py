@@ -37,14 +37,15 @@ def test_a_schedule_changes_the_rate_and_a_pull_the_weights() -> None:
 def test_all_ways_are_compared_with_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
     size = sum(p.numel() for p in Transformer(8).parameters())
     monkeypatch.setattr(pull, "in_a_process", lambda what: 8 * size if what == "memory" else 0)
-    alone, training, fisher, memory = pull.tables(ours_only=True)
-    for table in (alone, training, fisher):
+    alone, tensor, training, fisher, memory = pull.tables(ours_only=True)
+    for table in (alone, tensor, training, fisher):
         assert table.rows[0]["method"] == "plain"
         assert table.rows[0]["multiple"] == 1.0
     for table in (alone, training):
         assert {"pull", "compiled pull", "compiled pull, schedule"} <= {
             row["method"] for row in table.rows
         }
+    assert len(tensor.rows) == 4
     assert {"ewc sampled", "ewc empirical"} < {row["method"] for row in fisher.rows}
     assert [row["bytes per parameter"] for row in memory.rows] == [8.0, 0.0, 0.0, 0.0]
 

@@ -44,6 +44,13 @@ def downscaled(frame: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
     return mean
 
 
+def channel_of_pixels(frame: NDArray[np.uint8]) -> NDArray[np.intp]:
+    """Return the channel of each pixel, as one flat array: its color, or all axes but two."""
+    if _has_colors_last(frame.shape):
+        return np.arange(frame.size) % frame.shape[-1]
+    return np.arange(frame.size) // (frame.shape[-2] * frame.shape[-1])
+
+
 def _has_colors_last(shape: tuple[int, ...]) -> bool:
     """Whether the last axis has 1, 3 or 4 colors, and not a few columns of pixels."""
     return len(shape) > 2 and shape[-1] in (1, 3, 4) and min(shape[-3:-1]) > 4

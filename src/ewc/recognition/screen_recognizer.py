@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from ewc.recognition.config import ScreenRecognizerConfig
-from ewc.recognition.frames import check_frame, downscaled, to_levels
+from ewc.recognition.frames import channel_of_pixels, check_frame, downscaled, to_levels
 from ewc.recognition.markov import Floats, normalized, switched
 from ewc.recognition.probation import NONE, Probation
 from ewc.recognition.screens import NOBODY, Cells, Screens, own_histogram
@@ -73,6 +73,7 @@ class ScreenRecognizer:
         self._log_posterior = np.log([0.5, 0.5])  # of the tasks and of a new one
         self._probation = Probation(self.config.shortest)
         self._shape: tuple[int, ...] | None = None  # of frames, known from the first one on
+        self._channels: Cells
         self._screens: Screens
 
     @property
@@ -93,7 +94,7 @@ class ScreenRecognizer:
         self.observations += 1
         self.merged, self.decided = [], False
         levels = to_levels(downscaled(frame, self.config.side), self.config.levels)
-        histogram = own_histogram(levels, self.config.levels)
+        histogram = own_histogram(levels, self.config.levels, self._channels)
         own_code = float(np.log(histogram).sum())
         if -own_code >= self.config.blank * len(levels):
             self._weigh(levels, histogram, own_code)
@@ -101,8 +102,9 @@ class ScreenRecognizer:
 
     def _expect(self, shape: tuple[int, ...]) -> None:
         """Set up the screens for frames of this shape."""
-        pixels = downscaled(np.zeros(shape, dtype=np.uint8), self.config.side).size
-        self._screens = Screens(pixels, self.config.levels, self.config.stray)
+        frame = downscaled(np.zeros(shape, dtype=np.uint8), self.config.side)
+        self._channels = channel_of_pixels(frame)
+        self._screens = Screens(frame.size, self.config.levels, self.config.stray)
         self._shape = shape
 
     def _weigh(self, levels: Cells, histogram: Floats, own_code: float) -> None:
@@ -186,7 +188,7 @@ class ScreenRecognizer:
         if self._shape is None:
             raise RuntimeError("nothing was observed yet: call observe before frozen")
         return FrozenScreenRecognizer(
-            self._screens.copy(), list(self.tasks), self._shape, self.config
+            self._screens.copy(), self._channels, list(self.tasks), self._shape, self.config
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -245,11 +247,13 @@ class FrozenScreenRecognizer:
     def __init__(
         self,
         screens: Screens,
+        channels: Cells,
         tasks: list[int],
         shape: tuple[int, ...],
         config: ScreenRecognizerConfig,
     ) -> None:
-        self._screens, self._tasks, self._shape, self._config = screens, tasks, shape, config
+        self._screens, self._channels, self._tasks = screens, channels, tasks
+        self._shape, self._config = shape, config
         self._log_posterior = normalized(np.zeros(len(tasks)))
 
     @property
@@ -261,7 +265,7 @@ class FrozenScreenRecognizer:
         """Take in a frame and return the most probable task."""
         check_frame(frame, self._shape)
         levels = to_levels(downscaled(frame, self._config.side), self._config.levels)
-        histogram = own_histogram(levels, self._config.levels)
+        histogram = own_histogram(levels, self._config.levels, self._channels)
         if -np.log(histogram).sum() >= self._config.blank * len(levels) and len(self._screens):
             likelihoods = self._screens.log_likelihoods(levels, histogram)
             explained = best_of_tasks(likelihoods, self._screens.owner, self._tasks)

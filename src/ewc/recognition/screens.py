@@ -1,7 +1,8 @@
 """Screens: models of frames, several of which make up a task.
 
 A pixel of a frame either shows what the screen has shown there before, or with probability ε
-anything that is in the frame, whose histogram h is the share of its pixels that has each level:
+anything that is in the frame, whose histogram h is the share of its pixels that has each level,
+channel by channel:
 
     log p(o | screen) = Σ_x log[(1 - ε) n(x, o_x) / N + ε h(o_x)]
 
@@ -22,10 +23,19 @@ FACTORS = 4  # numbers multiplied before a logarithm is taken; their product fit
 NOBODY = -1  # owner of the screens that belong to no task yet
 
 
-def own_histogram(levels: Cells, num_levels: int) -> Floats:
-    """The share of each pixel's level in its frame, float64 [pixels]."""
-    shares = np.bincount(levels, minlength=num_levels) + SMOOTHING
-    of_pixels: Floats = (shares / shares.sum())[levels]
+def own_histogram(levels: Cells, num_levels: int, channels: Cells) -> Floats:
+    """The share of each pixel's level in its channel of the frame, float64 [pixels].
+
+    Args:
+        levels: the level of each pixel.
+        num_levels: how many levels there are.
+        channels: the channel of each pixel, numbered from 0.
+    """
+    cells = channels * num_levels + levels
+    num_channels = channels[-1] + 1
+    counts = np.bincount(cells, minlength=num_channels * num_levels)
+    shares = counts.reshape(num_channels, num_levels) + SMOOTHING
+    of_pixels: Floats = (shares / shares.sum(axis=1, keepdims=True)).reshape(-1)[cells]
     return of_pixels
 
 
