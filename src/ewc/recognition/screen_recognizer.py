@@ -7,8 +7,8 @@ Markov model, and a new task is opened for frames that no task explains. What di
 2. A frame is unknown if its own histogram codes it as well as every screen does. Unknown frames
    make a screen of nobody's, which explains frames for every task at some cost. It becomes a new
    task if nearly all of the last few frames were unknown, and a screen of the present task if at
-   most half of them were. (Copies of a game that are shown in turn change their screens one by
-   one, and the task all at once.)
+   most half of them were and the last was not. (Copies of a game that are shown in turn change
+   their screens one by one, and the task all at once.)
 3. A frame is bounded evidence, and a frame of one color is none.
 4. A new task that is soon left for another is merged with that one (see `probation`).
 """
@@ -152,7 +152,7 @@ class ScreenRecognizer:
         unknown = sum(self._recent) / self.config.wait
         if unknown >= NEARLY_ALL:
             task = self._open()
-        elif unknown <= AT_MOST:
+        elif unknown <= AT_MOST and not is_unknown:  # or else this may be the first of a new task
             task = self.tasks[int(self._log_posterior[:-1].argmax())]
         else:
             return

@@ -52,7 +52,7 @@ MINATAR_TASKS: dict[str, Any] = {
     **RECOGNIZER,
     "recognizer": "screens",
     "levels": 2,  # a cell is empty or not
-    "usual": 0.7,  # aliens in the rows of the bricks look a little like bricks
+    "usual": 0.5,  # aliens in the rows of the bricks look a little like bricks
 }
 
 # Real Atari in about an hour: small frames, a small network, and returns over several steps.

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ewc.recognition.frames import check_frame, downscaled, to_levels
+from ewc.recognition.frames import channel_of_pixels, check_frame, downscaled, to_levels
 
 RANDOM = np.random.default_rng(0)
 
@@ -52,6 +52,21 @@ def test_colors_in_the_last_axis_are_averaged_apart(colors: int, front: tuple[in
 def test_what_is_small_enough_stays_as_it_is() -> None:
     frame = RANDOM.integers(0, 256, (10, 10, 10), dtype=np.uint8)
     assert downscaled(frame, 42) is frame
+
+
+@pytest.mark.parametrize(
+    ("shape", "channels"),
+    [
+        ((2, 3), [0] * 6),
+        ((2, 2, 3), [0] * 6 + [1] * 6),
+        ((2, 2, 1, 3), [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3),
+        ((5, 6, 3), [0, 1, 2] * 30),
+    ],
+)
+def test_the_channel_of_a_pixel_is_its_color_or_its_plane(
+    shape: tuple[int, ...], channels: list[int]
+) -> None:
+    assert channel_of_pixels(np.zeros(shape, dtype=np.uint8)).tolist() == channels
 
 
 @pytest.mark.parametrize("levels", [2, 3, 8, 256])

@@ -99,6 +99,15 @@ def test_a_screen_that_one_copy_shows_for_long_stays_with_its_task() -> None:
     assert play(recognizer, worlds, 1, 300)[-1] == 2
 
 
+def test_a_new_task_is_noticed_soon_after_an_unknown_frame_of_the_task_before() -> None:
+    """Its first frame is not given to that task together with the unknown one."""
+    recognizer, worlds = ScreenRecognizer(), Worlds(3)
+    play(recognizer, worlds, 0)
+    for task in (1, 0, 0, 0):
+        assert play(recognizer, worlds, task, 1) == [0]
+    assert play(recognizer, worlds, 2) == [0] * 3 + [1] * 21
+
+
 def test_a_new_task_is_noticed_after_a_long_time_of_doubt() -> None:
     recognizer, worlds = ScreenRecognizer(), Worlds(2)
     play(recognizer, worlds, 0)
@@ -123,6 +132,20 @@ def test_dark_frames_that_share_only_black_are_told_apart() -> None:
     assert set(play(recognizer, worlds, 0, 300)) == {0}
     other = dark(worlds.random, 0.4)
     assert [recognizer.observe(other) for _ in range(300)] == [0] * 4 + [1] * 296
+
+
+def test_sparse_frames_with_their_marks_in_the_same_channel_are_told_apart() -> None:
+    """Most marks of the second task are where the first has some, in a channel that is half full.
+
+    Without regard to channels any mark would be a surprise, and one that is expected a great deal.
+    """
+    bricks, aliens = np.zeros((2, 10, 10, 10), dtype=np.uint8)
+    bricks[3, 1:4] = 255
+    aliens[3, 2:4, :7] = aliens[3, 4, :6] = 255
+    recognizer = ScreenRecognizer(levels=2)
+    assert [recognizer.observe(bricks) for _ in range(8)] == [0] * 8
+    assert [recognizer.observe(aliens) for _ in range(8)] == [0] * 4 + [1] * 4
+    assert recognizer.observe(bricks) == 0
 
 
 @pytest.mark.parametrize(("usual", "task"), [(0.0, 0), (0.7, 1)])

@@ -10,6 +10,7 @@ from ewc.recognition.screens import NOBODY, SMOOTHING, Screens, own_histogram
 PIXELS, LEVELS, STRAY = 7, 4, 0.3
 RANDOM = np.random.default_rng(0)
 FRAMES = RANDOM.integers(0, LEVELS, (9, PIXELS))
+ONE_CHANNEL = np.zeros(PIXELS, dtype=np.intp)
 
 
 def slow_histogram(frame: np.ndarray) -> list[float]:
@@ -35,19 +36,32 @@ def learned(*groups: np.ndarray, owners: tuple[int, ...]) -> Screens:
 
 
 def test_a_histogram_is_the_share_of_each_pixels_level() -> None:
-    assert own_histogram(FRAMES[0], LEVELS) == pytest.approx(slow_histogram(FRAMES[0]))
+    assert own_histogram(FRAMES[0], LEVELS, ONE_CHANNEL) == pytest.approx(slow_histogram(FRAMES[0]))
+
+
+def test_each_channel_has_a_histogram_of_its_own() -> None:
+    planes = np.array([[0, 0, 1], [1, 1, 1]])
+    total = 3 + 2 * SMOOTHING
+    shares = [[2, 2, 1], [3, 3, 3]]
+    expected = (np.array(shares) + SMOOTHING) / total
+    first = own_histogram(planes.reshape(-1), 2, np.array([0, 0, 0, 1, 1, 1]))
+    assert first == pytest.approx(expected.reshape(-1))
+    last = own_histogram(planes.T.reshape(-1), 2, np.array([0, 1, 0, 1, 0, 1]))  # as colors are
+    assert last == pytest.approx(expected.T.reshape(-1))
 
 
 def test_a_frame_is_as_likely_as_the_frames_learned_say() -> None:
     groups = [FRAMES[:1], FRAMES[1:4], FRAMES[4:8]]
     screens = learned(*groups, owners=(0, 0, 1))
-    got = screens.log_likelihoods(FRAMES[8], own_histogram(FRAMES[8], LEVELS))
+    got = screens.log_likelihoods(FRAMES[8], own_histogram(FRAMES[8], LEVELS, ONE_CHANNEL))
     assert got == pytest.approx([slow_log_likelihood(FRAMES[8], seen) for seen in groups], rel=1e-5)
 
 
 def test_without_screens_there_are_no_likelihoods() -> None:
     screens = Screens(PIXELS, LEVELS, STRAY)
-    assert screens.log_likelihoods(FRAMES[0], own_histogram(FRAMES[0], LEVELS)).shape == (0,)
+    assert screens.log_likelihoods(
+        FRAMES[0], own_histogram(FRAMES[0], LEVELS, ONE_CHANNEL)
+    ).shape == (0,)
 
 
 def test_more_screens_than_columns_are_kept_apart() -> None:

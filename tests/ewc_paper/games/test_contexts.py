@@ -1,5 +1,6 @@
 """Contexts from labels and from frames, and how long each was played."""
 
+from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
@@ -8,7 +9,9 @@ import pytest
 from support.merging import Merging
 
 from ewc.recognition import ForgetMeNot, ScreenRecognizer
+from ewc_paper.experiments.games.run import Games
 from ewc_paper.games.contexts import ContextTracker, make_recognizer
+from ewc_paper.games.running_game import RunningGame
 
 OPTIONS: dict[str, Any] = {"levels": 2, "prior": 1.0, "window": 2, "wins": 1, "independent": 1e9}
 BLACK, WHITE = np.zeros((1, 8, 8), np.uint8), np.full((1, 8, 8), 255, np.uint8)
@@ -109,3 +112,24 @@ def test_of_two_tasks_that_are_one_the_context_with_more_steps_is_kept() -> None
     restored = ContextTracker(Merging([(0, [])]))
     restored.load_state_dict(contexts.state_dict())
     assert restored.identify("", BLACK) == 1
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_preset_of_minatar_tells_its_games_apart(seed: int) -> None:
+    """Breakout's bricks and the aliens of Space Invaders are in the same rows and channel.
+
+    Of seed 1, a frame just before the first change of the game is one that its task did not know.
+    """
+    options = asdict(Games.preset("laptop"))
+    contexts = ContextTracker(make_recognizer(options))
+    names, random = list(options["games"]), np.random.default_rng(seed)
+    found: dict[str, Counter[int | None]] = {name: Counter() for name in names}
+    for segment, name in enumerate([*names[::-1], *names]):
+        seed_of_game = 10 * seed + segment
+        game = RunningGame(name, 8, seed=seed_of_game, size=84, max_episode_steps=2_500, history=1)
+        for row in range(600):
+            found[name][contexts.identify(name, game.frame_in_turn(row))] += 1
+            game.step(random.integers(0, 6, 8))
+    most = {name: counts.most_common(1)[0] for name, counts in found.items()}
+    assert len({context for context, _ in most.values()}) == len(names)
+    assert min(steps for _, steps in most.values()) > 0.9 * 1_200
