@@ -31,7 +31,6 @@ NETWORKS = {
     "minatar": Architecture(((16, 3, 1),), 128),
     "minatar-wide": Architecture(((32, 3, 1),), 256),
     "minatar-pool": Architecture(((48, 3, 1),), 768),
-    "minatar-filters": Architecture(((80, 3, 1),), 448),
 }
 
 SHARED = "layers.*"  # selects the parameters that all contexts share

@@ -99,9 +99,9 @@ class Games(Playing, AgentConfig):
                 "minatar/breakout:rotate180,actions2,channels2",
                 "minatar/space_invaders",
             ),
-            "network": "minatar-filters",  # of which each task uses 20 filters and 207 units
-            "gates": 0.54,
-            "filter_gates": 0.75,
+            "network": "minatar-pool",  # of which each task uses 20 filters and 231 units
+            "gates": 0.7,
+            "filter_gates": 0.6,
             "segment_steps": 20_000,
             "seeds": 3,
         },
