@@ -51,6 +51,11 @@ class ContextTracker:
         self._agent_steps: dict[int, int] = {}
         self._since_consolidation: dict[int, int] = {}
 
+    @property
+    def num_contexts(self) -> int:
+        """The number of contexts, without those that were merged with another."""
+        return len(self._labels) if self.recognizer is None else self.recognizer.num_tasks
+
     def identify(self, game: str, frame: Frame) -> int | None:
         """Return the present context, or None while the recognizer is undecided."""
         if self.recognizer is None:

@@ -238,7 +238,7 @@ class ContinualLearner:
         def recognize_in(game: str) -> Recognize:
             return self.contexts.recognize_in_test(game, self.agent.context)
 
-        return self.measurements.test(recognize_in)
+        return {**self.measurements.test(recognize_in), "contexts": self.contexts.num_contexts}
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the rest of the run depends on, as tensors and plain values."""

@@ -43,6 +43,14 @@ def test_true_labels_are_numbered_as_the_games_appear() -> None:
     assert [contexts.identify(game, BLACK) for game in games] == [0, 1, 0, 2]
 
 
+def test_contexts_are_counted_by_labels_or_by_the_recognizer() -> None:
+    told, recognized = ContextTracker(None), recognizing()
+    for game, frame in [("Pong", BLACK)] * 4 + [("Krull", WHITE)] * 4 + [("Pong", BLACK)] * 4:
+        told.identify(game, frame)
+        recognized.identify(game, frame)
+    assert told.num_contexts == recognized.num_contexts == 2
+
+
 def test_a_game_is_tested_in_its_own_context_or_in_the_present_one() -> None:
     contexts = ContextTracker(None)
     for game in ("Pong", "Krull"):

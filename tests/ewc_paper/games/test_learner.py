@@ -93,6 +93,7 @@ def test_every_game_is_tested_before_any_segment_and_after_each() -> None:
     assert tests[1]["agreement"] == {BREAKOUT: 1.0}  # it was left just now
     assert tests[1]["regret"] == {BREAKOUT: 0.0}
     assert tests[2]["agreement"].keys() == {BREAKOUT, INVADERS}
+    assert [row["contexts"] for row in tests] == [0, 1, 2, 2]
 
 
 def test_tasks_are_consolidated_at_switches_by_the_protected_alone() -> None:

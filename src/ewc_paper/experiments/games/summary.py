@@ -176,12 +176,18 @@ def _compared(
 
 
 def _recognized(learners: Sequence[Network]) -> tuple[str, str]:
-    """Format the fraction of steps recognized correctly and the number of contexts, if any."""
-    matches = [match for learner in learners if (match := recognition(learner)) is not None]
+    """Format the fraction of steps recognized correctly and the number of contexts, if any.
+
+    Contexts that were merged with another do not count. Runs from before this was recorded count
+    them.
+    """
+    matches = [(one, match) for one in learners if (match := recognition(one)) is not None]
     if not matches or not ARMS[learners[0].arm].recognizes:
         return "", ""
-    correct = np.mean([match.correct for match in matches])
-    contexts = np.mean([len(match.game_of) for match in matches])
+    correct = np.mean([match.correct for _, match in matches])
+    contexts = np.mean(
+        [one.tests[-1].get("contexts", len(match.game_of)) for one, match in matches]
+    )
     return f"{correct:.1%}", f"{contexts:.1f}"
 
 

@@ -37,6 +37,13 @@ def test_the_arms_are_compared_with_plain_training(tmp_path: Path) -> None:
     assert (rows["recognized"][2], rows["contexts"][2]) == ("98.8%", "2.0")
 
 
+def test_contexts_that_were_merged_do_not_count(tmp_path: Path) -> None:
+    networks = read_networks(make_games(tmp_path))
+    for one in networks:
+        one.tests[-1]["contexts"] = 3 + one.seed
+    assert rows_of(networks)["contexts"][2] == "3.5"
+
+
 def test_games_that_nobody_learned_are_left_out_and_counted(tmp_path: Path) -> None:
     """The own network of seed 0 plays Pong like the random player after one visit."""
     networks = read_networks(make_games(tmp_path))
