@@ -30,7 +30,7 @@ def write_network(
             "seed": seed,
             "games": list(games),
             "schedule": list(schedule),
-            "settings": {"segment_steps": STEPS, "ewc_start": STEPS},
+            "settings": {"segment_steps": STEPS} | ({"ewc_start": STEPS} if "ewc" in arm else {}),
         }
     )
     for row in rows(games, schedule, kept, level):

@@ -32,9 +32,9 @@ from ewc_paper.games.arms import PROTECTED, SINGLE
 
 def schedule_panel(networks: Sequence[Network]) -> Panel:
     """Return which game is trained when; with EWC, a point where a segment ends in protection."""
-    network = networks[0]
-    steps, start = network.settings["segment_steps"], network.settings["ewc_start"]
-    protected = any(one.arm in PROTECTED for one in networks)
+    network, steps = networks[0], networks[0].settings["segment_steps"]
+    protected = [one for one in networks if one.arm in PROTECTED]
+    start = (protected[0].settings.get("ewc_start") or 0) if protected else 0
     trained = dict.fromkeys(network.games, 0)
     boxes, ends = [], []
     for segment, game in enumerate(network.schedule):

@@ -30,6 +30,7 @@ from ewc_paper.runs.schema import (
     mapping,
     number,
     one_of,
+    optional,
     record,
     short_text,
     variants,
@@ -58,6 +59,7 @@ def _row(run: StoredConfig, part: StoredConfig) -> Check:
             normalized=for_each_game(number()),
             agreement=mapping(game, number()),
             regret=mapping(game, number()),
+            contexts=optional(integer(0, MAX_CONTEXTS)),
         ),
         train=record(step=integer(), game=game, recognized=mapping(_context, integer(1))),
     )
@@ -108,7 +110,7 @@ LAYOUT = Layout(
         seed=integer(),
         games=list_of(short_text, 1, MAX_PANELS),
         schedule=list_of(short_text, 0, MAX_SEGMENTS),  # empty for a random player
-        settings=record(segment_steps=integer(1), ewc_start=integer()),
+        settings=record(segment_steps=integer(1), ewc_start=optional(integer())),
     ),
     files={CLIP_FILES: check_clip},
 )

@@ -185,10 +185,12 @@ def _recognized(learners: Sequence[Network]) -> tuple[str, str]:
     if not matches or not ARMS[learners[0].arm].recognizes:
         return "", ""
     correct = np.mean([match.correct for _, match in matches])
-    contexts = np.mean(
-        [one.tests[-1].get("contexts", len(match.game_of)) for one, match in matches]
-    )
-    return f"{correct:.1%}", f"{contexts:.1f}"
+    recorded = [one.tests[-1].get("contexts") for one, _ in matches]
+    contexts = [
+        len(match.game_of) if number is None else number
+        for number, (_, match) in zip(recorded, matches, strict=True)
+    ]
+    return f"{correct:.1%}", f"{np.mean(contexts):.1f}"
 
 
 def _ceiling_column(
