@@ -46,9 +46,13 @@ def downscaled(frame: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
 
 def channel_of_pixels(frame: NDArray[np.uint8]) -> NDArray[np.intp]:
     """Return the channel of each pixel, as one flat array: its color, or all axes but two."""
-    if _has_colors_last(frame.shape):
-        return np.arange(frame.size) % frame.shape[-1]
-    return np.arange(frame.size) // (frame.shape[-2] * frame.shape[-1])
+    pixels = np.arange(frame.size)
+    channels: NDArray[np.intp] = (
+        pixels % frame.shape[-1]
+        if _has_colors_last(frame.shape)
+        else pixels // (frame.shape[-2] * frame.shape[-1])
+    )
+    return channels
 
 
 def _has_colors_last(shape: tuple[int, ...]) -> bool:
