@@ -71,7 +71,7 @@ def draw_scores(networks: Sequence[Network], file: Path) -> Path:
         [ARM_LABELS[arm] for arm in arms],
         loc="outside upper left",
         frameon=False,
-        ncols=len(arms) if columns > 2 else 2,
+        ncols=max(columns, 2),  # an entry is as wide as a panel
         fontsize=9,
     )
     figure.supxlabel(panels[0].x_label, fontsize=9)

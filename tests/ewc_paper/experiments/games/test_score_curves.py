@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 from support.game_runs import make_games, write_network, write_random_player
@@ -22,6 +23,21 @@ def test_the_legend_looks_like_the_lines(tmp_path: Path, drawn: Any) -> None:
     for ax in drawn.panels["games"]:
         assert [look(line) for line in ax.lines] == [look(line) for line in drawn.handles]
     assert len({str(look(line)[1]) for line in drawn.handles}) == len(drawn.legends["games"])
+
+
+@pytest.mark.parametrize("games", [1, 3, 4])
+def test_the_legend_fits_into_the_figure(tmp_path: Path, drawn: Any, games: int) -> None:
+    run, names = RunDirectory(tmp_path), ["Pong", "Krull", "Boxing", "Breakout"][:games]
+    run.start({"experiment": "games"})
+    for arm in ("gates", "plain", "ewc-gates-labels", "ewc-gates-fmn"):
+        write_network(run, arm, arm, 0, names, names, kept=0.5)
+    for game in names:
+        write_network(run, f"single-{game}", "single", 0, [game], [game], kept=1.0)
+        write_random_player(run, game, 0, [3.0])
+    score_curves.draw_scores(read_networks(run), tmp_path / "games.png")
+    figure = drawn.panels["games"][0].get_figure(root=True)
+    (legend,) = figure.legends
+    assert legend.get_window_extent().x1 <= figure.bbox.x1
 
 
 def test_the_random_player_is_a_line_at_its_mean_score(tmp_path: Path, drawn: Any) -> None:
