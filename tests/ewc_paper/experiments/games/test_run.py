@@ -4,8 +4,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from dataclasses import replace
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
