@@ -2,8 +2,8 @@
 
 Tasks change rarely; the screens of one task come and go. So a new task that takes turns with the
 task before it, or that is left again soon, was only a new screen of another task. A task that has
-passed its probation is never merged into another: the mistake would cost more than one task too
-many.
+passed its probation is merged into another only if the two take turns (see `turns`): a mistake
+would cost more than one task too many.
 """
 
 from collections import Counter
@@ -19,7 +19,8 @@ class Probation:
     When a new task has existed for `length` observations, it belongs to the task before it if that
     one was reported for more than a little of the time that the two share. Otherwise it has passed
     if it was reported most of all, and belongs to the one that was if not: then it was the first
-    screen of a task that has shown others since.
+    screen of a task that has shown others since. So it was if a task was opened right after it,
+    sooner than a visit ends.
 
     Args:
         length: observations of the shortest visit to a task (0: nothing is ever merged).
@@ -49,6 +50,8 @@ class Probation:
             other = before
         else:
             other = max(reported, key=lambda task: (reported[task], task == new))
+        if other == new:
+            other = max((task for task, left in self.before.items() if left == new), default=new)
         return None if other == new else (max(new, other), min(new, other))
 
     def merge(self, task: int, into: int) -> None:

@@ -10,7 +10,8 @@ Markov model, and a new task is opened for frames that no task explains. What di
    most half of them were and the last was not. (Copies of a game that are shown in turn change
    their screens one by one, and the task all at once.)
 3. A frame is bounded evidence, and a frame of one color is none.
-4. A new task that is soon left for another is merged with that one (see `probation`).
+4. A new task that is soon left for another is merged with that one (see `probation`), and so are
+   two tasks that take turns faster than tasks change (see `turns`).
 """
 
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ from ewc.recognition.frames import channel_of_pixels, check_frame, downscaled, t
 from ewc.recognition.markov import Floats, normalized, switched
 from ewc.recognition.probation import NONE, Probation
 from ewc.recognition.screens import NOBODY, Cells, Screens, own_histogram
+from ewc.recognition.turns import Turns
 
 NEARLY_ALL = 0.75  # share of unknown frames that makes a task of them
 AT_MOST = 0.5  # share of unknown frames that leaves them with the present task
@@ -72,6 +74,8 @@ class ScreenRecognizer:
         self._recent: list[bool] = []  # since the first unknown frame: whether each was unknown
         self._log_posterior = np.log([0.5, 0.5])  # of the tasks and of a new one
         self._probation = Probation(self.config.shortest)
+        # A new task is reported after it has waited, so that its first visit seems shorter.
+        self._turns = Turns(self.config.shortest - self.config.wait)
         self._shape: tuple[int, ...] | None = None  # of frames, known from the first one on
         self._channels: Cells
         self._screens: Screens
@@ -133,9 +137,10 @@ class ScreenRecognizer:
             self._wait(is_unknown)
         self._task = self.tasks[int(self._log_posterior[:-1].argmax())]
         self.decided = not self._recent and (is_unknown or self.tasks[best] == self._task)
-        pair = self._probation.observe(self._task)
-        if pair is not None:
-            self._merge(*pair)
+        for watcher in (self._probation, self._turns):
+            pair = watcher.observe(self._task)
+            if pair is not None:
+                self._merge(*pair)
 
     def _keep(self, levels: Cells, nobodys: NDArray[np.intp], savings: Floats) -> None:
         """Learn an unknown frame in the screen that belongs to nobody yet."""
@@ -180,6 +185,7 @@ class ScreenRecognizer:
         del self.tasks[left]
         self._screens.give(task, into, self.config.screens)
         self._probation.merge(task, into)
+        self._turns.merge(task, into)
         self.merged.append((task, into))
         self._task = into if self._task == task else self._task
 
@@ -205,6 +211,7 @@ class ScreenRecognizer:
             "merged": [list(pair) for pair in self.merged],
             "log_posterior": torch.tensor(self._log_posterior),
             "probation": self._probation.state_dict(),
+            "turns": self._turns.state_dict(),
             "counts": torch.tensor(self._screens.counts),
             "frames": torch.tensor(self._screens.frames),
             "saved": torch.tensor(self._screens.saved),
@@ -232,6 +239,7 @@ class ScreenRecognizer:
         self.merged = [(task, into) for task, into in state["merged"]]
         self._log_posterior = state["log_posterior"].numpy().copy()
         self._probation.load_state_dict(state["probation"])
+        self._turns.load_state_dict(state["turns"])
         self._expect(tuple(state["shape"]))
         self._screens.restore(
             *(state[name].numpy() for name in ("counts", "frames", "saved", "owner"))

@@ -33,6 +33,10 @@ def merges(probation: Probation, plan: Plan, known: set[int] | None = None) -> P
         ([(0, 50), *[(1, 1), (0, 1)] * 20], [(1, 0)]),  # two of them
         ([(0, 50), *[(1, 9), (0, 1)] * 10], []),  # few mistakes in a new visit
         ([(0, 50), (1, 10), (2, 50)], [(2, 1)]),  # the first screen of a new game
+        ([(0, 50), (1, 20), (2, 50)], [(2, 1)]),  # the same, even if it lasts for longer than that
+        ([(0, 20), (1, 50)], [(1, 0)]),  # and if nothing came before
+        ([(0, 50), (1, 35), (2, 50)], []),  # no screen lasts for as long as a visit
+        ([(0, 50), (1, 50), (2, 20), (0, 50)], []),  # nothing new came after a short visit
         ([(0, 50), (1, 4), (0, 10), (2, 50)], [(1, 0)]),  # just before the game changed
         ([(0, 10), (1, 50)], [(1, 0)]),  # the first task has a probation, too
         ([(0, 50), (1, 2), (2, 2), (0, 50)], [(1, 0), (2, 0)]),

@@ -99,6 +99,26 @@ def test_a_screen_that_one_copy_shows_for_long_stays_with_its_task() -> None:
     assert play(recognizer, worlds, 1, 300)[-1] == 2
 
 
+def test_scenes_that_all_copies_show_together_are_one_task() -> None:
+    recognizer, worlds = ScreenRecognizer(), Worlds(2, screens=2)
+    play(recognizer, worlds, 0, 500)
+    for _ in range(3):  # episodes that all copies begin and end together
+        play(recognizer, worlds, 1, 200)
+        play(recognizer, worlds, 1, 1300, screen=1)
+    assert recognizer.tasks == [0, 1]
+    assert play(recognizer, worlds, 0)[1:] == [0] * 23
+
+
+def test_a_scene_that_comes_late_and_takes_turns_belongs_to_its_task() -> None:
+    recognizer, worlds = ScreenRecognizer(), Worlds(2, screens=2)
+    play(recognizer, worlds, 0, 500)
+    play(recognizer, worlds, 1, 500)
+    assert play(recognizer, worlds, 1, 500, screen=1)[-1] == 2
+    assert play(recognizer, worlds, 1, 100)[-1] == 1
+    assert play(recognizer, worlds, 1, 100, screen=1)[-1] == 1
+    assert recognizer.tasks == [0, 1]
+
+
 def test_a_new_task_is_noticed_soon_after_an_unknown_frame_of_the_task_before() -> None:
     """Its first frame is not given to that task together with the unknown one."""
     recognizer, worlds = ScreenRecognizer(), Worlds(3)
@@ -180,6 +200,20 @@ def test_real_tasks_are_never_merged() -> None:
     for task in (0, 1) * 5:
         assert set(play(recognizer, worlds, task, 300)[5:]) == {task}
     assert recognizer.tasks == [0, 1]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_visits_of_the_shortest_length_are_never_merged(seed: int) -> None:
+    recognizer, worlds = ScreenRecognizer(shortest=40), Worlds(4, seed=seed)
+    told, game, games = [], 0, []
+    for _ in range(30):
+        game = (game + int(worlds.random.integers(1, 4))) % 4
+        games.append(game)
+        for _ in range(40):
+            recognizer.observe(worlds.frame(game))
+            told += recognizer.merged
+    assert told == []
+    assert recognizer.num_tasks == len(set(games)) > 2
 
 
 def test_frames_are_decided_when_it_is_clear_whose_they_are() -> None:
