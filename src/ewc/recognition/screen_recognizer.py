@@ -38,8 +38,9 @@ class ScreenRecognizer:
     """Recognizes which task the observed frames belong to, and opens a task for what is new.
 
     It is used as `ForgetMeNot`, with frames as there, but tells more games apart, opens fewer tasks
-    in long visits, and merges tasks that prove to be one. Its settings are the fields of
-    `ScreenRecognizerConfig`.
+    in long visits, and merges tasks that prove to be one. It is made for drawn pictures, in which
+    most pixels of a screen keep their brightness; noisy ones need fewer `levels`. Its settings are
+    the fields of `ScreenRecognizerConfig`.
 
     Attributes:
         config: the settings.

@@ -55,6 +55,21 @@ def test_a_screen_that_one_of_four_copies_shows_belongs_to_the_task() -> None:
     assert recognizer.num_tasks == 1
 
 
+@pytest.mark.parametrize(("noise", "levels"), [(20, 32), (40, 8), (80, 4)])
+def test_noisy_pictures_are_told_apart_with_few_levels(noise: int, levels: int) -> None:
+    random = np.random.default_rng(0)
+    pictures = random.integers(0, 256, (3, 6, 6)).repeat(4, axis=1).repeat(4, axis=2)
+    recognizer = ScreenRecognizer(levels=levels)
+    last = []
+    for picture in (*pictures, *pictures):
+        for _ in range(300):
+            noisy = picture + random.normal(0, noise, picture.shape)
+            task = recognizer.observe(np.clip(noisy, 0, 255).astype(np.uint8))
+        last.append(task)
+    assert last == [0, 1, 2] * 2
+    assert recognizer.num_tasks == 3
+
+
 def test_frames_of_one_color_say_nothing() -> None:
     recognizer, worlds = ScreenRecognizer(), Worlds(2)
     black = np.zeros(SHAPE, dtype=np.uint8)
