@@ -132,3 +132,15 @@ def make_games(path: Path) -> RunDirectory:
     write_clip(run, "plain-seed0", "Pong", 4)
     write_clip(run, "ewc-fmn-seed0", "Pong", 7)
     return run
+
+
+def make_gated_games(directory: Path, names: list[str], visits: int = 1) -> RunDirectory:
+    """Write a run with all arms of the presets that have gates."""
+    run = RunDirectory(directory)
+    run.start({"experiment": "games"})
+    for arm in ("gates", "plain", "ewc-gates-labels", "ewc-gates-fmn"):
+        write_network(run, arm, arm, 0, names, names * visits, kept=0.5)
+    for game in names:
+        write_network(run, f"single-{game}", "single", 0, [game], [game] * visits, kept=1.0)
+        write_random_player(run, game, 0, [3.0])
+    return run

@@ -108,7 +108,7 @@ def draw_plasticity(networks: Sequence[Network], references: References, file: P
         *(Line2D([], [], **line_style(one)) for one in ("single", "random")),
     ]
     labels = [ARM_LABELS[arm] for arm in (*arms, "single", "random")]
-    columns = len(labels) if len(panels) > 2 else 3
+    columns = min(len(labels), 4 if len(panels) > 2 else 3)  # an entry is nearly as wide as a panel
     figure.legend(
         handles, labels, loc="outside upper left", frameon=False, ncols=columns, fontsize=8
     )

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.game_runs import ARMS, make_games
+from support.game_runs import ARMS, make_games, make_gated_games
 
 from ewc_paper.experiments.games.data import read_networks
 from ewc_paper.experiments.games.plasticity import HIGHEST, draw_plasticity
@@ -32,6 +32,15 @@ def test_each_moment_has_a_panel_with_the_mean_skill_of_every_arm(
     assert points(end, "s") == [(pytest.approx(1.0), 0), (pytest.approx(1.0), 1)]
     assert drawn.legends["plasticity"] == [ARM_LABELS[arm] for arm in ARMS]
     assert [label.get_text() for label in first.get_yticklabels()] == ["Pong", "Crazy Climber"]
+
+
+@pytest.mark.parametrize("visits", [1, 2])
+def test_the_legend_fits_into_the_figure(tmp_path: Path, drawn: Any, visits: int) -> None:
+    networks = read_networks(make_gated_games(tmp_path, ["Pong", "Krull"], visits))
+    draw_plasticity(networks, References(networks), tmp_path / "plasticity.png")
+    figure = drawn.panels["plasticity"][0].get_figure(root=True)
+    (legend,) = figure.legends
+    assert legend.get_window_extent().x1 <= figure.bbox.x1
 
 
 def test_undefined_skills_are_marked_and_large_ones_stay_in_the_figure(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
-from support.game_runs import make_games, write_network, write_random_player
+from support.game_runs import make_games, make_gated_games, write_network, write_random_player
 
 from ewc_paper.experiments.games import score_curves
 from ewc_paper.experiments.games.data import read_networks
@@ -27,13 +27,7 @@ def test_the_legend_looks_like_the_lines(tmp_path: Path, drawn: Any) -> None:
 
 @pytest.mark.parametrize("games", [1, 3, 4])
 def test_the_legend_fits_into_the_figure(tmp_path: Path, drawn: Any, games: int) -> None:
-    run, names = RunDirectory(tmp_path), ["Pong", "Krull", "Boxing", "Breakout"][:games]
-    run.start({"experiment": "games"})
-    for arm in ("gates", "plain", "ewc-gates-labels", "ewc-gates-fmn"):
-        write_network(run, arm, arm, 0, names, names, kept=0.5)
-    for game in names:
-        write_network(run, f"single-{game}", "single", 0, [game], [game], kept=1.0)
-        write_random_player(run, game, 0, [3.0])
+    run = make_gated_games(tmp_path, ["Pong", "Krull", "Boxing", "Breakout"][:games])
     score_curves.draw_scores(read_networks(run), tmp_path / "games.png")
     figure = drawn.panels["games"][0].get_figure(root=True)
     (legend,) = figure.legends
