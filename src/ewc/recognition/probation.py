@@ -19,8 +19,8 @@ class Probation:
     When a new task has existed for `length` observations, it belongs to the task before it if that
     one was reported for more than a little of the time that the two share. Otherwise it has passed
     if it was reported most of all, and belongs to the one that was if not: then it was the first
-    screen of a task that has shown others since. So it was if a task was opened right after it,
-    sooner than a visit ends.
+    screen of a task that has shown others since. The same holds if a task was opened right after
+    it, sooner than a visit can end.
 
     Args:
         length: observations of the shortest visit to a task (0: nothing is ever merged).

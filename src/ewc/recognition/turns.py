@@ -14,7 +14,7 @@ class Turns:
     """Watches the task at every observation, and says which tasks take turns.
 
     A task that is reported for only a moment may be a mistake. So a stay in a task begins when the
-    task has been reported for a quarter of the shortest visit on end, and lasts until the stay in
+    task has been reported for a quarter of the shortest visit in a row, and lasts until the stay in
     another begins.
 
     Args:
@@ -23,20 +23,20 @@ class Turns:
 
     def __init__(self, length: int) -> None:
         self.length = length
-        self.reported, self.on_end = NONE, 0  # the last task, and for how many observations
+        self.reported, self.in_a_row = NONE, 0  # the last task, and for how many observations
         self.present, self.before = NONE, NONE  # tasks of the present stay and the one before it
         self.stayed = 0  # observations since the present stay began
 
     def observe(self, task: int) -> tuple[int, int] | None:
         """Note the task of an observation; return (younger, older) if they should be merged."""
-        self.on_end = self.on_end + 1 if task == self.reported else 1
+        self.in_a_row = self.in_a_row + 1 if task == self.reported else 1
         self.reported = task
         self.stayed += 1
-        if task == self.present or self.on_end < A_LITTLE * self.length:
+        if task == self.present or self.in_a_row < A_LITTLE * self.length:
             return None
-        took_turns = task == self.before and self.stayed - self.on_end < self.length
+        took_turns = task == self.before and self.stayed - self.in_a_row < self.length
         pair = (max(self.present, task), min(self.present, task))
-        self.before, self.present, self.stayed = self.present, task, self.on_end
+        self.before, self.present, self.stayed = self.present, task, self.in_a_row
         return pair if took_turns and self.length > 0 else None
 
     def merge(self, task: int, into: int) -> None:
@@ -56,4 +56,4 @@ class Turns:
             setattr(self, name, state[name])
 
 
-_STATE = ("reported", "on_end", "present", "before", "stayed")
+_STATE = ("reported", "in_a_row", "present", "before", "stayed")
