@@ -57,17 +57,17 @@ POOL = (
     "StarGunner",
     "VideoPinball",
 )
-# Games that an agent with 100,000 steps learns to several times a random player's score, by the
-# published table of data-efficient Rainbow (van Hasselt et al. 2019).
+# Games in which 20,000 to 30,000 steps alone are enough to be clearly above a random player, by
+# pilots with other seeds (docs/experiments/appendix/games-pilots.md).
 TEN = (
+    "Alien",
     "Amidar",
     "CrazyClimber",
-    "Freeway",
     "Frostbite",
-    "Hero",
     "Jamesbond",
+    "Kangaroo",
     "Krull",
-    "KungFuMaster",
+    "MsPacman",
     "RoadRunner",
     "UpNDown",
 )
@@ -120,7 +120,7 @@ class Games(Playing, AgentConfig):
             **ATARI_SMALL_TASKS,
             "arms": GATED,
             "games": TEN,
-            "segment_steps": 40_000,
+            "segment_steps": 30_000,
             "test_episodes": 4,
             "table_episodes": 20,
         },
