@@ -16,12 +16,10 @@ class Arm:
 ARMS = {
     "plain": Arm("plain"),
     "ewc-labels": Arm("EWC, true labels", protected=True),
-    "ewc-fmn": Arm("EWC + Forget-Me-Not", protected=True, recognizes=True),
+    "ewc-fmn": Arm("EWC, recognized", protected=True, recognizes=True),
     "gates": Arm("gates alone, true labels", gated=True),
     "ewc-gates-labels": Arm("EWC + gates, true labels", protected=True, gated=True),
-    "ewc-gates-fmn": Arm(
-        "EWC + gates + Forget-Me-Not", protected=True, recognizes=True, gated=True
-    ),
+    "ewc-gates-fmn": Arm("EWC + gates, recognized", protected=True, recognizes=True, gated=True),
     "single": Arm("one network per game"),
     "random": Arm("random player"),
 }
