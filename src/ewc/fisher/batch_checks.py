@@ -40,10 +40,7 @@ class BatchChecks:
             mixed = self._findings[graph.key] is not None and self._mixes(batch, full)
         if mixed:
             self._findings[graph.key] = None
-            warn(
-                "the model's output for a sample depends on the other samples of its batch: "
-                "the Fisher is computed one sample at a time, as if each sample came alone"
-            )
+            warn(self._why_it_mixes(batch, full))
         findings = self._findings[graph.key]
         return None if findings is None else make_plan(full, findings)
 
@@ -51,7 +48,7 @@ class BatchChecks:
         self,
         batch: FisherBatch,
         squares: BatchSquares,
-        grads: dict[int, Tensor],
+        output: Tensor,
         cotangent: Tensor,
     ) -> list[str]:
         """Return the parameters whose gradients by the rules are not those of autograd.
@@ -62,11 +59,12 @@ class BatchChecks:
         Args:
             batch: the samples.
             squares: the rules of this batch.
-            grads: the gradients at the operations, for one cotangent.
-            cotangent: that cotangent.
+            output: the model's output for it.
+            cotangent: the gradient at the output that is compared.
         """
         key = squares.graph.key
         if key not in self._mismatches:
+            grads = squares.backward(output, cotangent)
             self._mismatches[key] = self._find_mismatches(batch, squares, grads, cotangent)
         return [name for name in self._mismatches[key] if name in squares.uses]
 
@@ -82,8 +80,8 @@ class BatchChecks:
         if not names:
             return []
         with torch.enable_grad():
-            sample = batch.take(n, n + 1)
-            plain = next(self._run.sample_gradients(sample, names, [cotangent[n : n + 1]]))
+            alone = batch.take(n, n + 1).outputs(self._run.model)
+            plain = next(self._run.sample_gradients(alone, names, [cotangent[n : n + 1]]))
         rounding = squares.graph.rounding
         sizes = {name: float(grad.abs().max()) for name, grad in plain.items() if grad.numel()}
         noise = 4 * rounding * max(sizes.values(), default=0.0)
@@ -99,6 +97,21 @@ class BatchChecks:
         alone = batch.take(batch.size - 1, batch.size).outputs(self._run.model)
         rounding = Rounding(full.output, full.graph.rounding)
         return not rounding.explains(alone[0], full.output[-1])
+
+    def _why_it_mixes(self, batch: FisherBatch, full: Probe) -> str:
+        """Say what the output for the last sample depends on, besides that sample."""
+        once, again = (
+            batch.take(batch.size - 1, batch.size).outputs(self._run.model) for _ in range(2)
+        )
+        if not Rounding(full.output, full.graph.rounding).explains(once[0], again[0]):
+            return (
+                "the model's output is random in eval mode, so the Fisher is that of the outputs "
+                "drawn, one sample at a time: is a dropout always on?"
+            )
+        return (
+            "the model's output for a sample depends on the other samples of its batch: "
+            "the Fisher is computed one sample at a time, as if each sample came alone"
+        )
 
     def _inspect(self, batch: FisherBatch, full: Probe) -> GraphFindings | None:
         """Find out what holds for all batches with this graph; None if samples mix."""

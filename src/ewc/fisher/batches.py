@@ -19,7 +19,8 @@ from ewc.fisher.likelihood import IGNORE
 from ewc.fisher.packing import refuse_packing
 
 PLAIN_TYPES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
-UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # PyTorch supports few operations on them
+# PyTorch supports few operations on these, and to it the uint8 156 is -100, which is ignored.
+UNSIGNED = (torch.uint8, torch.uint16, torch.uint32, torch.uint64)
 
 
 @dataclass(frozen=True)
@@ -92,14 +93,25 @@ class FisherBatch:
         """Whether two joinable batches differ in nothing but their samples."""
         return bool(_structure(self) == _structure(other))
 
-    def outputs(self, model: nn.Module) -> Tensor:
-        """Run the model; return its output, the `logits` of it, or the first of a tuple."""
+    def outputs(self, model: nn.Module, *, one_output: bool = False) -> Tensor:
+        """Run the model; return its output, the `logits` of it, or the first of a tuple.
+
+        Args:
+            model: the model.
+            one_output: refuse a tuple of several outputs, where the others would count too.
+        """
         out: Any = model(*self.args, **self.kwargs)
         if isinstance(out, Mapping) and "logits" in out:
             out = out["logits"]
         elif hasattr(out, "logits"):
             out = out.logits
         elif isinstance(out, tuple | list) and out:
+            if one_output and len(out) > 1:
+                raise TypeError(
+                    "a model that FSDP2 shards must return one tensor, or `logits`, to a callable "
+                    f"likelihood; for {self.where} it returned {len(out)} outputs: let it return "
+                    "them as one tensor"
+                )
             out = out[0]
         if not isinstance(out, Tensor) or out.ndim < 1 or out.shape[0] != self.size:
             came = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
@@ -149,7 +161,7 @@ def _read_batch(
     if targets is not None and not isinstance(targets, Tensor):
         raise TypeError(
             f"targets must be a tensor; {where} has a {type(targets).__name__}. For other "
-            "structures give a callable likelihood, with kind='empirical'"
+            "structures give a callable likelihood, with kind='empirical' (not with FSDP2)"
         )
     if targets is not None and targets.dtype in UNSIGNED:
         targets = targets.long()
@@ -163,20 +175,22 @@ def _keyword_targets(
 
     Returns the targets and the positions that count. The labels of an encoder-decoder stay among
     the keywords, because it computes the inputs of its decoder from them. Without labels the
-    attention mask says which positions count.
+    attention mask, of an encoder-decoder that of its decoder, says which positions count.
     """
     labels = kwargs.get("labels", targets)
-    if not _is_encoder_decoder(model):
+    decodes = is_encoder_decoder(model)
+    if not decodes:
         kwargs.pop("labels", None)
     if isinstance(labels, Tensor) and labels.ndim == 2 and _predicts_next(model):
         labels = torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], IGNORE)], dim=1)
-    mask = kwargs.get("attention_mask")
+    mask = kwargs.get("decoder_attention_mask" if decodes else "attention_mask")
     if isinstance(mask, Tensor) and labels is None and mask.ndim == 2:
         return labels, mask.bool()
     return labels, None
 
 
-def _is_encoder_decoder(model: nn.Module) -> bool:
+def is_encoder_decoder(model: nn.Module) -> bool:
+    """Whether the model says so in its config, as those of Transformers do."""
     return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
 
 
@@ -188,7 +202,7 @@ def _predicts_next(model: nn.Module) -> bool:
     """
     loss = getattr(getattr(model, "loss_function", None), "__name__", None)
     generates = bool(getattr(model, "can_generate", bool)())
-    return loss == "ForCausalLMLoss" and generates and not _is_encoder_decoder(model)
+    return loss == "ForCausalLMLoss" and generates and not is_encoder_decoder(model)
 
 
 def _size_of(tensors: Any, where: str) -> int:
@@ -218,8 +232,13 @@ def _map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, Mapping):
         return {key: _map_tensors(item, function) for key, item in value.items()}
     if isinstance(value, tuple | list) and _has_tensors(value):
-        return tuple(_map_tensors(item, function) for item in value)
+        return _like(value, [_map_tensors(item, function) for item in value])
     return value
+
+
+def _like(value: Any, items: list[Any]) -> tuple[Any, ...]:
+    """Return the items as a named tuple if the value is one, and as a plain tuple otherwise."""
+    return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
 
 
 def _has_tensors(value: Any) -> bool:
@@ -237,7 +256,7 @@ def _select(value: Any, which: slice | list[int], size: int) -> Any:
     if isinstance(value, Mapping):
         return {key: _select(item, which, size) for key, item in value.items()}
     if isinstance(value, tuple | list) and _has_tensors(value):
-        return tuple(_select(item, which, size) for item in value)
+        return _like(value, [_select(item, which, size) for item in value])
     if not _has_item_per_sample(value, size):
         return value
     if isinstance(value, np.ndarray) or isinstance(which, slice):

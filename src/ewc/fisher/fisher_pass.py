@@ -90,14 +90,14 @@ class FisherPass:
             self._capacity = max(1, min(JOINED_SAMPLES, fitting))
         names = list(self.sums.totals)
         if batch.size == 1:
-            self._add_sample(batch, names, list(self._cotangents(batch, output)))
+            self._add_sample(output, names, list(self._cotangents(batch, output)))
         else:
             plan = self._checks.plan(batch, output, graph)
             if plan is None or not self._add_with_rules(batch, output, graph, plan):
                 for n in range(batch.size):
                     sample = batch.take(n, n + 1)
-                    vectors = list(self._cotangents(sample, self._run.outputs(sample)))
-                    self._add_sample(sample, names, vectors)
+                    alone = self._run.outputs(sample)
+                    self._add_sample(alone, names, list(self._cotangents(sample, alone)))
         positions = count_positions(output, batch.targets, batch.mask, self._likelihood)
         self.sums.count(batch.size, positions)
 
@@ -108,15 +108,18 @@ class FisherPass:
         """
         vectors = iter(self._cotangents(batch, output))
         first = next(vectors)
+        # That of `exact` is zero except at one position, and everywhere if its class is impossible.
+        probe = _nowhere_zero(output) if self._kind == "exact" else first
         with torch.no_grad():
+            squares = self._batch_sums(self.sums.totals, graph, plan, batch.size)
             try:
-                squares = self._batch_sums(self.sums.totals, graph, plan, batch.size)
+                mismatches = self._checks.mismatches(batch, squares, output, probe)
                 grads = squares.backward(output, first)
             except RuntimeError as error:
                 if "modified by an inplace operation" in str(error):
                     return False  # the checks ran the model again, which changed what is saved
                 raise
-            squares.use_no_rule_for(self._checks.mismatches(batch, squares, grads, first))
+            squares.use_no_rule_for(mismatches)
             rest = list(vectors) if plan.one_by_one else vectors
             squares.add(grads)
             del grads  # they are as large as all results of the batch
@@ -127,12 +130,13 @@ class FisherPass:
         if plan.one_by_one:
             for n in range(batch.size):
                 of_sample = [vector[n : n + 1] for vector in (first, *rest)]
-                self._add_sample(batch.take(n, n + 1), plan.one_by_one, of_sample)
+                alone = batch.take(n, n + 1).outputs(self._run.model)
+                self._add_sample(alone, plan.one_by_one, of_sample)
         return True
 
-    def _add_sample(self, sample: FisherBatch, names: list[str], vectors: list[Tensor]) -> None:
-        """Add the squared gradients of one sample, without rules."""
-        for grads in self._run.sample_gradients(sample, names, vectors):
+    def _add_sample(self, output: Tensor, names: list[str], vectors: list[Tensor]) -> None:
+        """Add the squared gradients of one sample, given its output, without rules."""
+        for grads in self._run.sample_gradients(output, names, vectors):
             for name, grad in grads.items():
                 self.sums.totals[name].addcmul_(grad, grad)
 
@@ -146,3 +150,8 @@ class FisherPass:
             generator=self._generator,
             where=batch.where,
         )
+
+
+def _nowhere_zero(output: Tensor) -> Tensor:
+    """Return a gradient at the output that no parameter's gradient can hide from."""
+    return torch.linspace(1, 2, output.numel(), device=output.device).view(output.shape)

@@ -188,7 +188,7 @@ def refuse_many_outputs(outputs: int) -> None:
 def counted_positions(
     output: Tensor, targets: Tensor | None, mask: Tensor | None, likelihood: LikelihoodName
 ) -> Tensor | None:
-    """Return 1 where a position counts, 0 elsewhere; None if all count.
+    """Return whether each position counts; None if all count.
 
     A position counts if it is labeled (not -100) or, without labels, if the mask includes it.
     """
@@ -198,7 +198,7 @@ def counted_positions(
         counted = ~ignored if bool(ignored.any()) else None
     if counted is None or output.ndim < 2 or counted.shape != output.shape[:-1]:
         return None
-    return counted.to(output.dtype)
+    return counted.bool()
 
 
 def _elementwise(

@@ -12,11 +12,21 @@ from ewc.fisher.batches import FisherBatch
 
 
 class ModelRun:
-    """Runs a model and differentiates its outputs with respect to some parameters."""
+    """Runs a model and differentiates its outputs with respect to some parameters.
 
-    def __init__(self, model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
+    With `one_output`, a model that returns several is refused.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        parameters: Mapping[str, nn.Parameter],
+        *,
+        one_output: bool = False,
+    ) -> None:
         self.model = model
         self.parameters = parameters
+        self._one_output = one_output
         self._names = {id(parameter): name for name, parameter in parameters.items()}
 
     def zeros(self, name: str) -> Tensor:
@@ -26,7 +36,7 @@ class ModelRun:
 
     def outputs(self, batch: FisherBatch) -> Tensor:
         """Return the model's outputs for a batch; raise if they cannot be used."""
-        output = batch.outputs(self.model)
+        output = batch.outputs(self.model, one_output=self._one_output)
         values = output.detach()
         # The sum is the quick test, but it may overflow for finite outputs.
         if not bool(widened(values).sum().isfinite()) and not bool(values.isfinite().all()):
@@ -48,16 +58,15 @@ class ModelRun:
         return graph
 
     def sample_gradients(
-        self, sample: FisherBatch, names: list[str], cotangents: Iterable[Tensor]
+        self, output: Tensor, names: list[str], cotangents: Iterable[Tensor]
     ) -> Iterator[dict[str, Tensor]]:
         """Yield the gradients of one sample, for each cotangent, by plain autograd.
 
         Args:
-            sample: a batch of one sample.
+            output: the model's output for this sample.
             names: the parameters to differentiate by.
-            cotangents: vectors at the output for this sample.
+            cotangents: vectors at the output.
         """
-        output = sample.outputs(self.model)
         self.graph(output)
         inputs = [self.parameters[name] for name in names]
         for cotangent in cotangents:

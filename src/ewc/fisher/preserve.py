@@ -19,12 +19,8 @@ def preserved(model: nn.Module) -> Iterator["PrivateRandomState"]:
     """
     with ExitStack() as stack:
         stack.enter_context(torch.enable_grad())
-        # cuDNN has no backward for recurrent layers in eval mode
-        stack.enter_context(
-            torch.backends.cudnn.flags(
-                enabled=torch.backends.cudnn.enabled and not _is_recurrent(model)
-            )
-        )
+        if _is_recurrent(model):
+            stack.enter_context(_cudnn_off())
         if _is_compiled(model):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(_modes_and_tensors_restored(model))
@@ -32,6 +28,20 @@ def preserved(model: nn.Module) -> Iterator["PrivateRandomState"]:
         for module in model.modules():
             module.training = False  # `eval()` may do more, such as merge a LoRA into its weight
         yield PrivateRandomState(model)
+
+
+@contextmanager
+def _cudnn_off() -> Iterator[None]:
+    """Do without cuDNN, which has no backward for recurrent layers in eval mode.
+
+    `torch.backends.cudnn.flags` would set its other flags, such as TF32, to their defaults.
+    """
+    before = torch.backends.cudnn.enabled
+    torch.backends.cudnn.enabled = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.enabled = before
 
 
 class PrivateRandomState:

@@ -46,7 +46,8 @@ class ShardedPass:
         self._generator = generator
         self._processes = processes
         self._gradients = ShardedGradients(model, parameters, processes)
-        self._run = ModelRun(model, self._gradients.gathered)
+        # What a callable gets is the whole output, of which only one tensor is passed on here.
+        self._run = ModelRun(model, self._gradients.gathered, one_output=callable(likelihood))
         self._device = next(iter(parameters.values())).device
         self._spare: FisherBatch | None = None
         self.sums = FisherSums(self._gradients.totals)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ewc.fisher.batches import is_encoder_decoder
 from ewc.fisher.callable_likelihood import LogLikelihood, take_values
 
 
@@ -76,11 +77,14 @@ def _is_structured(model: nn.Module, item: Any, random_state: AbstractContextMan
     inputs, targets = _split(item)
     if targets is not None and not isinstance(targets, Tensor):
         return True
+    if is_encoder_decoder(model) and isinstance(item, Mapping):
+        inputs = item  # the inputs of its decoder are computed from the labels
     if not _tensors(inputs):
         return False  # refused when it is read
     with random_state, torch.no_grad():
         out = _call(model, inputs)
-    return not isinstance(out, Tensor) and not hasattr(out, "logits") and "logits" not in out
+    has_logits = hasattr(out, "logits") or (isinstance(out, Mapping) and "logits" in out)
+    return not isinstance(out, Tensor) and not has_logits
 
 
 def _split(item: Any) -> tuple[Any, Any]:

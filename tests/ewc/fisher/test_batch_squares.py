@@ -44,6 +44,17 @@ def clipped_by_the_norm_of_many(m: Custom, x: Tensor) -> Tensor:
     return hidden * 1.0
 
 
+def test_hooks_are_seen_though_the_first_class_is_impossible() -> None:
+    """The first gradient at the output is then zero, and nothing could be compared with it."""
+
+    def forward(m: Custom, x: Tensor) -> Tensor:
+        logits = cloned_weight(m, x)
+        return torch.cat([torch.full_like(logits[:, :1], -1e9), logits], 1)
+
+    model, x = Custom(forward, w=nn.Parameter(normal(3, 4))), normal(6, 4)
+    assert_equal_fishers(ewc.fisher_diagonal(model, [x]), ewc.fisher_diagonal(model, x.split(1)))
+
+
 @pytest.mark.parametrize(
     "forward", [masked_weight, cloned_weight, hooked_operation, clipped_by_the_norm_of_many]
 )

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -36,6 +36,58 @@ def test_spellings_of_the_same_batch() -> None:
         assert_equal_fishers({k.removeprefix("linear."): f for k, f in actual.items()}, expected)
     exact = ewc.fisher_diagonal(model, [x])
     assert_equal_fishers(ewc.fisher_diagonal(model, DataLoader(TensorDataset(x))), exact)
+
+
+def test_labels_are_classes_in_every_integer_type() -> None:
+    """To PyTorch the uint8 156 equals -100, the label that is ignored."""
+    model = nn.Linear(4, 200).double()
+    x, y = torch.randn(6, 4, dtype=torch.float64), torch.tensor([156, 156, 156, 1, 2, 3])
+    for kind in ("exact", "empirical"):
+        expected = ewc.fisher_diagonal(model, [(x, y)], kind=kind)
+        for dtype in (torch.uint8, torch.int16, torch.int32):
+            actual = ewc.fisher_diagonal(model, [(x, y.to(dtype))], kind=kind)
+            assert_equal_fishers(actual, expected)
+
+
+class Pair(NamedTuple):
+    left: Tensor
+    right: Tensor
+
+
+def test_named_tuples_stay_named() -> None:
+    model = Custom(lambda m, pair: m.linear(pair.left * pair.right), linear=nn.Linear(4, 3))
+    left, right = torch.randn(2, 6, 4)
+    actual = ewc.fisher_diagonal(model, [((Pair(left, right),), torch.zeros(6, dtype=torch.long))])
+    expected = ewc.fisher_diagonal(model.linear, [left * right])
+    assert_equal_fishers({k.removeprefix("linear."): f for k, f in actual.items()}, expected)
+
+
+def test_without_labels_the_mask_of_the_decoder_says_which_positions_count() -> None:
+    """Both masks have the same shape if both sides are padded to the same length."""
+    body = nn.Embedding(7, 5).double()
+
+    class Decoder(nn.Module):
+        config = SimpleNamespace(is_encoder_decoder=True)
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = body
+
+        def forward(self, decoder_input_ids: Tensor, **others: Tensor) -> dict[str, Tensor]:
+            return {"logits": self.body(decoder_input_ids)}
+
+    model = Decoder()
+    ids, decoded = torch.randint(7, (2, 4, 6))
+    encoder, decoder = torch.ones(4, 6), torch.ones(4, 6)
+    encoder[:, 3:], decoder[:2, 1:] = 0, 0
+    batch = {
+        **{"input_ids": ids, "attention_mask": encoder},
+        **{"decoder_input_ids": decoded, "decoder_attention_mask": decoder},
+    }
+    labels = torch.where(decoder > 0, 0, -100)  # what they are does not matter to "exact"
+    expected = ewc.fisher_diagonal(body, [(decoded, labels)])
+    actual = ewc.fisher_diagonal(model, [batch])
+    assert_equal_fishers({k.removeprefix("body."): f for k, f in actual.items()}, expected)
 
 
 def gpt2() -> nn.Module:

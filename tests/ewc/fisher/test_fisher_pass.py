@@ -1,5 +1,6 @@
 """A pass over batches equals the batch-of-one loop, for every kind of module and batch size."""
 
+import warnings
 from collections.abc import Iterator
 
 import numpy as np
@@ -20,6 +21,7 @@ from support.architectures import (
 from support.fisher_cases import check_against_loop, in_float64
 from support.reference import EXACT, assert_equal_fishers, batch_of_one_fisher, the_target
 from torch import Tensor, nn
+from torch.nn.functional import dropout
 
 import ewc
 from ewc.fisher.autograd.plan import Plan
@@ -230,3 +232,22 @@ def test_a_pass_without_batches_has_no_mean() -> None:
     fisher.flush()
     with pytest.raises(ValueError, match="batches is empty"):
         fisher.sums.mean(Processes(), None, "mean")
+
+
+@pytest.mark.parametrize("batch_size", [1, 20])
+def test_a_model_that_is_random_in_eval_mode(batch_size: int) -> None:
+    """Its gradient is that of the output drawn, where w = 1 is right and where 0 is far off."""
+
+    def forward(m: Custom, x: Tensor) -> Tensor:
+        return m.w * dropout(x, 0.5)  # which is always on
+
+    model = Custom(forward, w=nn.Parameter(torch.ones(1)))
+    x = torch.ones(200, 30)
+    torch.manual_seed(0)
+    batches = list(zip(x.split(batch_size), (2 * x).split(batch_size), strict=True))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = ewc.fisher_diagonal(model, batches, kind="empirical", likelihood="gaussian")
+    assert found["w"].item() == 0.0  # (2 − 2) · 2 or (2 − 0) · 0
+    assert said
+    assert all("random in eval mode" in str(one.message) for one in said)

@@ -31,6 +31,15 @@ def test_positions_that_count() -> None:
     assert count_positions(logits, None, None, lambda outputs, targets: outputs.sum((1, 2))) == 2
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_positions_are_counted_exactly_in_half_precision(dtype: torch.dtype) -> None:
+    labels = torch.zeros(33, 2001, dtype=torch.long)
+    labels[:, 0] = -100
+    logits = torch.zeros(33, 2001, 2, dtype=dtype)
+    assert count_positions(logits, labels, None, "categorical") == 33 * 2000
+    assert count_positions(logits, None, labels == 0, "categorical") == 33 * 2000
+
+
 def test_unknown_options_suggest_the_closest() -> None:
     with pytest.raises(ValueError, match=r"positions must be one of mean, sum.*'mean'\?"):
         check_options("exact", "categorical", "means")

@@ -35,6 +35,15 @@ def test_outputs_without_a_graph_are_refused() -> None:
         run_of(model).outputs(batch(torch.randn(2, 3)))
 
 
+def test_several_outputs_are_refused_where_the_others_would_count_too() -> None:
+    model = Custom(lambda m, x: (m.a(x), m.a(x) ** 2), a=nn.Linear(3, 2))
+    parameters = dict(model.named_parameters())
+    x = batch(torch.randn(2, 3))
+    assert ModelRun(model, parameters).outputs(x).shape == (2, 2)
+    with pytest.raises(TypeError, match=r"one tensor, or `logits`.* it returned 2 outputs"):
+        ModelRun(model, parameters, one_output=True).outputs(x)
+
+
 def test_the_graph_knows_the_parameters_by_name() -> None:
     run = run_of(nn.Linear(3, 2))
     output = run.outputs(batch(torch.randn(2, 3)))
@@ -45,7 +54,8 @@ def test_gradients_of_one_sample_for_each_cotangent() -> None:
     model = Custom(lambda m, x: m.a(x), a=nn.Linear(3, 2), unused=nn.Parameter(torch.ones(4)))
     x, cotangents = torch.randn(1, 3), [torch.randn(1, 2), torch.randn(1, 2)]
     names = ["a.weight", "a.bias", "unused"]
-    found = list(run_of(model).sample_gradients(batch(x), names, cotangents))
+    run = run_of(model)
+    found = list(run.sample_gradients(run.outputs(batch(x)), names, cotangents))
     for grads, cotangent in zip(found, cotangents, strict=True):
         torch.testing.assert_close(grads["a.weight"], cotangent.T @ x)
         torch.testing.assert_close(grads["a.bias"], cotangent[0])
@@ -55,9 +65,8 @@ def test_gradients_of_one_sample_for_each_cotangent() -> None:
 def test_gradients_are_dense_and_at_least_float32() -> None:
     model = nn.Sequential(nn.Embedding(5, 2, sparse=True), nn.Linear(2, 3)).bfloat16()
     run = run_of(model)
-    (grads,) = run.sample_gradients(
-        batch(torch.tensor([[1, 1]])), ["0.weight", "1.weight"], [torch.ones(1, 2, 3)]
-    )
+    output = run.outputs(batch(torch.tensor([[1, 1]])))
+    (grads,) = run.sample_gradients(output, ["0.weight", "1.weight"], [torch.ones(1, 2, 3)])
     assert grads["0.weight"].layout == torch.strided
     assert {grad.dtype for grad in grads.values()} == {torch.float32}
     assert run.zeros("0.weight").dtype == torch.float32

@@ -229,6 +229,27 @@ def test_a_module_that_merges_its_weights_in_eval_mode() -> None:
     assert not net.merged
 
 
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_the_flags_of_cudnn_are_the_user_s(
+    recurrent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for flag, value in {"deterministic": True, "allow_tf32": False, "benchmark": True}.items():
+        monkeypatch.setattr(torch.backends.cudnn, flag, value)
+    seen = []
+
+    def forward(m: nn.Module, x: Tensor) -> Tensor:
+        flags = torch.backends.cudnn
+        seen.append((flags.deterministic, flags.allow_tf32, flags.benchmark, flags.enabled))
+        return m.linear(x)
+
+    layers = {"linear": nn.Linear(4, 3)} | ({"unused": nn.LSTM(2, 2)} if recurrent else {})
+    enabled = torch.backends.cudnn.enabled
+    net = Custom(forward, **layers)
+    ewc.fisher_diagonal(net, [torch.randn(5, 4)], parameters="linear.*")
+    assert set(seen) == {(True, False, True, enabled and not recurrent)}
+    assert torch.backends.cudnn.enabled == enabled
+
+
 def test_buffers_that_appear_in_forward_are_gone() -> None:
     class Lazy(nn.Module):
         def __init__(self) -> None:

@@ -1,6 +1,8 @@
 """Outputs and targets of any structure, beside a loop over single samples in float64."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -147,6 +149,57 @@ def test_a_value_per_sample_is_expected() -> None:
         ewc.fisher_diagonal(
             Parts(as_dict), [item], kind="empirical", likelihood=lambda *a: of_dicts(*a).mean()
         )
+
+
+@dataclass
+class Output:
+    box: Tensor
+    scores: Tensor
+
+
+def test_outputs_of_a_dataclass() -> None:
+    def of_output(out: Output, targets: tuple[Tensor, Tensor]) -> Tensor:
+        return log_p(out.box, out.scores, *targets)
+
+    x, labels = torch.randn(5, 6).double(), torch.tensor([0, 1, 2, 0, 1])
+    actual = ewc.fisher_diagonal(
+        Parts(Output), [(x, (BOXES, labels))], kind="empirical", likelihood=of_output
+    )
+    batch = [(x, {"boxes": BOXES, "labels": labels})]
+    expected = ewc.fisher_diagonal(Parts(as_dict), batch, kind="empirical", likelihood=of_dicts)
+    torch.testing.assert_close(actual, expected)
+    of_scores = ewc.fisher_diagonal(
+        Parts(Output),
+        [(x, labels)],  # targets that are a tensor: now the output alone decides
+        kind="empirical",
+        likelihood=lambda out, labels: log_p(out.box, out.scores, out.box, labels),
+    )
+    torch.testing.assert_close(of_scores["scores.weight"], expected["scores.weight"])
+
+
+def test_an_encoder_decoder_gets_its_labels_before_a_callable_does() -> None:
+    class Decoder(nn.Module):
+        config = SimpleNamespace(is_encoder_decoder=True)
+
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.body = nn.Embedding(7, 5).double()
+
+        def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+            if labels is None:
+                raise ValueError("You have to specify either decoder_input_ids or labels")
+            return {"logits": self.body(labels)}
+
+    def of_logits(logits: Tensor, labels: Tensor) -> Tensor:
+        return log_softmax(logits, -1)[..., 0].sum(1)
+
+    batch = {"input_ids": torch.randint(7, (4, 6)), "labels": torch.randint(5, (4, 6))}
+    model = Decoder()
+    actual = ewc.fisher_diagonal(model, [batch], kind="empirical", likelihood=of_logits)
+    plain = [(batch["labels"], batch["labels"])]
+    expected = ewc.fisher_diagonal(model.body, plain, kind="empirical", likelihood=of_logits)
+    torch.testing.assert_close(actual["body.weight"], expected["weight"])
 
 
 def test_samples_that_mix_are_seen() -> None:
