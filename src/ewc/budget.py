@@ -8,8 +8,9 @@ units of the one that is allowed,
     Λ ← Λ r     at each measurement of e, unless r already moves towards 1
 
 Only ratios enter, so the scale of the Fisher, the optimizer and its learning rate do not matter.
-Where training rests below the budget, Λ falls, and the pull vanishes. Measurements are so far apart
-that e changes little in between.
+Where training rests below the budget, Λ falls, and the pull vanishes; it falls only so far that it
+is back within some twenty measurements. Measurements are so far apart that e changes little in
+between; where e is well beyond B, every step is measured.
 
 Nobody knows the right B for a new problem. By default the weights may move by 4 % of their size,
 where both are measured by the importance of the weights: B = ½ Σ F (0.04 θ*)².
@@ -25,7 +26,8 @@ FASTEST = (0.5, 3.0)  # Λ changes by at most these factors in one measurement
 REST = 0.02  # a change of e between two measurements, relative: less is rest
 LARGE = 0.1  # and more is too much: measure more often
 LONGEST = 16  # steps between two measurements
-RANGE = (1e-30, 1e30)  # of λ and Λ: they stay finite
+BEYOND = 1.2  # e / B above which every step is measured
+RANGE = (1e-9, 1e30)  # of Λ: the lower end is without pull for any usual Fisher
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,8 @@ class Budget:
             wall = _within(wall * _within(distance, FASTEST), RANGE)
         large = abs(change) > LARGE * self.estimate
         interval = max(self.interval // 2, 1) if large else min(2 * self.interval, LONGEST)
+        if estimate > BEYOND * allowed:
+            interval = 1
         return replace(
             self,
             strength=min(wall * distance, RANGE[1]),

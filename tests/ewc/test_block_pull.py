@@ -18,6 +18,15 @@ def test_the_weights_of_the_pull() -> None:
     torch.testing.assert_close(found, 0.6 * precision / (1 + 0.6 * precision))
 
 
+@pytest.mark.parametrize("strength", [0.0, 1e-45, 1e-30])
+def test_a_strength_close_to_nothing_pulls_on_nothing(strength: float) -> None:
+    """As a budget has it after a long rest, with a learning rate that has decayed."""
+    precision, scale = torch.tensor([0.0, 1.0, 4.0]), torch.tensor([1.0, 2.0, 1e9])
+    for step in (StepSize(1e-8, [scale]), StepSize(1e-8)):
+        (found,) = pull_weights([precision], step, strength)
+        torch.testing.assert_close(found, torch.zeros(3), rtol=0, atol=1e-20)
+
+
 @pytest.mark.parametrize(("share", "expected"), [(1.0, 2.0), (torch.tensor(0.0), 3.0)])
 def test_a_block_is_pulled_unless_the_step_was_skipped(
     share: float | torch.Tensor, expected: float

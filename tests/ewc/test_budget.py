@@ -16,18 +16,21 @@ def after(budget: Budget, estimate: float, measurements: int = 1) -> Budget:
     return budget
 
 
-def settled(strength: float, speed: float, steps: int) -> tuple[list[float], Budget]:
+def settled(
+    strength: float, speed: float, steps: int, budget: Budget | None = None
+) -> tuple[list[float], Budget]:
     """Let a constant force drive one weight away, and the implicit pull of the budget back.
 
     Args:
         strength: the strength at which the forces are equal at the budget.
         speed: how much of the way to the budget the force goes in a step.
         steps: number of steps.
+        budget: the budget at the start, a new one by default.
 
     Returns:
         The measured e / B of all steps, and the budget at the end.
     """
-    budget, distance, ratios = Budget(BUDGET), 0.0, []
+    budget, distance, ratios = budget or Budget(BUDGET), 0.0, []
     for _ in range(steps):
         ratios.append(distance**2)
         budget = budget.step(lambda: BUDGET * ratios[-1], lambda: BUDGET)
@@ -94,8 +97,27 @@ def measured_at(estimates: list[float]) -> list[int]:
 
 def test_it_measures_seldom_where_the_estimate_changes_little() -> None:
     assert measured_at([BUDGET] * 64) == [0, 1, 3, 7, 15, 31, 47, 63]
-    assert measured_at([1.2**step for step in range(5)]) == [0, 1, 2, 3, 4]
-    assert measured_at([1.06**step for step in range(11)]) == [0, 1, 3, 4, 6, 7, 9, 10]
+    within = 0.1 * BUDGET
+    assert measured_at([within * 1.2**step for step in range(5)]) == [0, 1, 2, 3, 4]
+    assert measured_at([within * 1.06**step for step in range(11)]) == [0, 1, 3, 4, 6, 7, 9, 10]
+
+
+def test_it_measures_every_step_well_beyond_the_budget() -> None:
+    assert measured_at([1.1 * BUDGET] * 8) == [0, 1, 3, 7]
+    assert measured_at([1.3 * BUDGET] * 8) == list(range(8))
+
+
+@pytest.mark.parametrize("strength", [1e-3, 1.0, 100.0])
+@pytest.mark.parametrize("speed", [0.01, 0.1])
+def test_after_a_long_rest_the_pull_is_back_soon(strength: float, speed: float) -> None:
+    """Training rests within the budget for as long as it likes, and then another task begins."""
+    rested = Budget(BUDGET)
+    for _ in range(10_000):
+        rested = rested.step(lambda: 0.3 * BUDGET, lambda: BUDGET)
+    ratios, _ = settled(strength, speed, steps=1000, budget=rested)
+    assert max(ratios) < 20
+    assert sum(ratio > 1.5 for ratio in ratios) < 100
+    assert ratios[-1] == pytest.approx(1, rel=0.03)
 
 
 def test_what_already_moves_towards_the_budget_is_left_to_it() -> None:

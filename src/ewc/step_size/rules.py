@@ -45,8 +45,7 @@ def step_size_rule(optimizer: Optimizer) -> StepSizeRule:
     A subclass counts as its parent as long as it does not define a `step` of its own. Your own
     optimizer can define its step size in a method `step_size`, with the arguments of the rules.
     """
-    own: StepSizeRule | None = getattr(optimizer, "step_size", None)
-    rule = own or _RULES.get(inspect.unwrap(type(optimizer).step))
+    rule = _own_rule(optimizer) or _RULES.get(inspect.unwrap(type(optimizer).step))
     if rule is None:
         raise ValueError(
             "how='proximal' knows the steps of SGD, Adam, AdamW, NAdam, RAdam, RMSprop, Adagrad "
@@ -65,5 +64,12 @@ def needs_whole_parameters(optimizer: Optimizer) -> bool:
     Adafactor looks at the size of the whole, and the states of a `step_size` of the optimizer's own
     may have any shapes.
     """
-    own = hasattr(optimizer, "step_size")
-    return own or step_size_rule(optimizer) is adafactor_step_size
+    if _own_rule(optimizer) is not None:
+        return True
+    return step_size_rule(optimizer) is adafactor_step_size
+
+
+def _own_rule(optimizer: Optimizer) -> StepSizeRule | None:
+    """Return the optimizer's method `step_size`; an attribute of that name may be a number."""
+    own: StepSizeRule | None = getattr(optimizer, "step_size", None)
+    return own if callable(own) else None

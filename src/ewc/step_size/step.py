@@ -31,9 +31,10 @@ class StepSize(NamedTuple):
         """Return 1 / (rate · λ), which the scale is multiplied by to be compared with P.
 
         A rate · λ beyond 1e18 cannot make the pull any stiffer, and with that bound the divisor
-        P + softness · scale does not vanish where P = 0.
+        P + softness · scale does not vanish where P = 0. Below 1e-30 there is no pull, and 1e30 is
+        still a number in float32.
         """
-        return 1 / min(self.rate * strength, 1e18)
+        return 1 / min(max(self.rate * strength, 1e-30), 1e18)
 
     def rooted(self) -> "StepSize":
         """Return the same step size with the scale itself instead of its squares."""

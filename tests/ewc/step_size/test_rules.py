@@ -34,6 +34,15 @@ class Halved(SGD):
         return StepSize(group["lr"] / 2)
 
 
+def test_a_number_called_step_size_is_no_rule() -> None:
+    problem = Problem()
+    optimizer = SGD(problem.model.parameters(), lr=0.3)
+    optimizer.step_size = 0.1  # type: ignore[attr-defined]
+    problem.memory.attach(optimizer)
+    train(problem, optimizer)
+    torch.testing.assert_close(problem.weights(), problem.minimum(), rtol=0, atol=1e-8)
+
+
 @pytest.mark.parametrize("kind", [SameStep, Halved])
 def test_a_subclass_that_keeps_the_step_or_says_its_own_is_known(kind: type[SGD]) -> None:
     problem = Problem()
