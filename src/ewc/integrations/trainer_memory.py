@@ -37,16 +37,20 @@ class TrainerMemory:
     def start(self, optimizers: Iterable[Optimizer]) -> None:
         """Attach the memory to those optimizers that have parameters of it.
 
-        Raises if there is none, or if the task to consolidate at the end is there already.
+        Raises if there is none, if one of them cannot be pulled, or if the task to consolidate at
+        the end is there already; then it is attached to none.
         """
         self.stop()  # a run that ended with an error is still attached
         if self._options is not None:
             self.memory._wells.new_name(self._options.get("task"))  # raises if it is taken
         owners = self._owners(list(optimizers))
-        self._pulls = [
-            self.memory.attach(optimizer, how=self._how, compiled=self._compiled)
-            for optimizer in owners
-        ]
+        try:
+            for optimizer in owners:
+                pull = self.memory.attach(optimizer, how=self._how, compiled=self._compiled)
+                self._pulls.append(pull)
+        except Exception:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """Detach the memory."""

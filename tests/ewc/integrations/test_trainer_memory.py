@@ -49,6 +49,16 @@ def test_a_run_that_broke_off_is_started_again(memory: EWC) -> None:
     assert not optimizer._optimizer_step_post_hooks
 
 
+def test_a_start_that_fails_leaves_nothing_attached(memory: EWC) -> None:
+    inside = TrainerMemory(memory, "proximal", False)
+    weight, bias = memory._parameters.model.parameters()
+    known, unknown = torch.optim.SGD([weight], lr=0.1), torch.optim.LBFGS([bias])
+    with pytest.raises(ValueError, match="how='proximal' knows"):
+        inside.start([known, unknown])
+    inside.start([known])  # would be refused if it were still attached
+    inside.stop()
+
+
 def test_optimizers_of_other_parameters_are_left_alone(memory: EWC) -> None:
     other = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
     own = optimizer_of(memory)
