@@ -39,11 +39,23 @@ class ScreenRecognizer:
 
     It is used as `ForgetMeNot`, with frames as there, but tells more games apart, opens fewer tasks
     in long visits, and merges tasks that prove to be one. It is made for drawn pictures, in which
-    most pixels of a screen keep their brightness; noisy ones need fewer `levels`. Its settings are
-    the fields of `ScreenRecognizerConfig`.
+    most pixels of a screen keep their brightness; noisy ones need fewer `levels`.
+
+    Args:
+        levels: number of brightness levels that a pixel is rounded to.
+        stray: probability that a pixel shows something else than its screen.
+        usual: share of what a screen usually saves that it must save to explain a frame.
+        blank: frames with less information per pixel, in nats, are ignored.
+        evidence: most evidence of one frame between two tasks, in nats.
+        novelty: cost of an unknown frame for a known task, in nats.
+        switch: probability per observation that the task changes.
+        wait: observations before unknown frames are given to a task.
+        screens: largest number of screens per task.
+        shortest: observations of the shortest visit to a task (0: tasks are never merged).
+        side: larger frames are averaged down to at most this height and width.
 
     Attributes:
-        config: the settings.
+        config: the settings, as a `ScreenRecognizerConfig`, which has their defaults.
         observations: number of frames observed.
         tasks: the tasks that exist, in the order in which they were opened. A task keeps its number
             until it is merged with an older one; no number is used twice.
@@ -64,8 +76,24 @@ class ScreenRecognizer:
         (0, 2)
     """
 
-    def __init__(self, **settings: Any) -> None:
-        self.config = ScreenRecognizerConfig(**settings)
+    def __init__(
+        self,
+        *,
+        levels: int = ScreenRecognizerConfig.levels,
+        stray: float = ScreenRecognizerConfig.stray,
+        usual: float = ScreenRecognizerConfig.usual,
+        blank: float = ScreenRecognizerConfig.blank,
+        evidence: float = ScreenRecognizerConfig.evidence,
+        novelty: float = ScreenRecognizerConfig.novelty,
+        switch: float = ScreenRecognizerConfig.switch,
+        wait: int = ScreenRecognizerConfig.wait,
+        screens: int = ScreenRecognizerConfig.screens,
+        shortest: int = ScreenRecognizerConfig.shortest,
+        side: int = ScreenRecognizerConfig.side,
+    ) -> None:
+        self.config = ScreenRecognizerConfig(
+            levels, stray, usual, blank, evidence, novelty, switch, wait, screens, shortest, side
+        )
         self.observations = 0
         self.decided = False
         self.merged: list[tuple[int, int]] = []
@@ -116,8 +144,7 @@ class ScreenRecognizer:
         screens, config = self._screens, self.config
         likelihoods = screens.log_likelihoods(levels, histogram)
         savings = 1 - likelihoods / own_code
-        as_usual = savings >= config.usual * screens.usual_saving
-        fitting = np.where(as_usual, likelihoods, -np.inf)
+        fitting = np.where(screens.as_usual(savings, config.usual), likelihoods, -np.inf)
         explained = best_of_tasks(fitting, screens.owner, self.tasks)
         nobodys = np.flatnonzero(screens.owner == NOBODY)
         unknown = max(own_code, likelihoods[nobodys].max(initial=-np.inf))
@@ -275,8 +302,12 @@ class FrozenScreenRecognizer:
         check_frame(frame, self._shape)
         levels = to_levels(downscaled(frame, self._config.side), self._config.levels)
         histogram = own_histogram(levels, self._config.levels, self._channels)
-        if -np.log(histogram).sum() >= self._config.blank * len(levels) and len(self._screens):
+        own_code = float(np.log(histogram).sum())
+        if -own_code >= self._config.blank * len(levels) and len(self._screens):
             likelihoods = self._screens.log_likelihoods(levels, histogram)
+            as_usual = self._screens.as_usual(1 - likelihoods / own_code, self._config.usual)
+            if as_usual.any():  # otherwise the nearest screen is still the best guess
+                likelihoods = np.where(as_usual, likelihoods, -np.inf)
             explained = best_of_tasks(likelihoods, self._screens.owner, self._tasks)
             if explained.max() > -np.inf:  # otherwise the first task has no screens yet
                 evidence = np.maximum(explained, explained.max() - self._config.evidence)

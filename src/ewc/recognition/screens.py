@@ -88,6 +88,16 @@ class Screens:
         usual: Floats = self.saved / np.maximum(self.frames - 1, 1)
         return usual
 
+    def as_usual(self, savings: Floats, share: float) -> NDArray[np.bool_]:
+        """Whether each screen saves at least this share of what it usually saves, bool [screens].
+
+        Args:
+            savings: the share of a frame's own code that each screen saves, float64 [screens].
+            share: the share of that.
+        """
+        enough: NDArray[np.bool_] = savings >= share * self.usual_saving
+        return enough
+
     def learn(self, screen: int, levels: Cells, saving: float = 0.0) -> None:
         """Learn a frame, of whose own code the screen has saved this share."""
         self._columns[self._first_cells + levels, screen] += 1

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ewc.recognition.config import RecognizerConfig
+from ewc.recognition.config import RecognizerConfig, ScreenRecognizerConfig
 from ewc.recognition.forget_me_not import ForgetMeNot
+from ewc.recognition.screen_recognizer import ScreenRecognizer
 
 
 @pytest.mark.parametrize(
@@ -52,16 +53,23 @@ def test_numbers_of_numpy_become_plain() -> None:
     assert type(config.prior) is type(config.independent) is float
 
 
-def test_the_defaults_are_those_of_forget_me_not() -> None:
+def test_the_defaults_are_those_of_the_recognizers() -> None:
     assert ForgetMeNot().config == RecognizerConfig()
+    assert ScreenRecognizer().config == ScreenRecognizerConfig()
     assert astuple(RecognizerConfig()) == (16, 1.0, 4, 3, math.inf, 42)
 
 
-@pytest.mark.parametrize("setting", fields(RecognizerConfig), ids=lambda setting: setting.name)
-def test_every_setting_is_described_once(setting: Field[Any]) -> None:
-    assert set(setting.metadata) == {"help", "low", "high"}
-    described = " ".join((ForgetMeNot.__doc__ or "").split())
-    assert f"{setting.name}: {setting.metadata['help']}." in described
+@pytest.mark.parametrize(
+    ("recognizer", "settings"),
+    [(ForgetMeNot, RecognizerConfig), (ScreenRecognizer, ScreenRecognizerConfig)],
+)
+def test_every_setting_is_an_argument_and_described_once(recognizer: type, settings: type) -> None:
+    described = " ".join((recognizer.__doc__ or "").split())
+    for setting in fields(settings):
+        assert set(setting.metadata) == {"help", "low", "high"}
+        assert f"{setting.name}: {setting.metadata['help']}." in described
+        value = setting.metadata["low"]
+        assert getattr(recognizer(**{setting.name: value}).config, setting.name) == value
 
 
 @pytest.mark.parametrize("setting", fields(RecognizerConfig), ids=lambda setting: setting.name)

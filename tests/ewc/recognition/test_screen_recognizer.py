@@ -263,6 +263,20 @@ def test_a_frozen_one_knows_the_tasks_and_learns_nothing() -> None:
     assert len(frozen.posterior) == 2
 
 
+@pytest.mark.parametrize(("usual", "task"), [(0.0, 0), (0.5, 1)])
+def test_a_frozen_one_holds_screens_to_what_they_usually_save_too(usual: float, task: int) -> None:
+    """The frame is nearer to the sharp picture of task 0, but far from what that usually shows."""
+    recognizer, worlds = ScreenRecognizer(usual=usual), Worlds(2)
+    play(recognizer, worlds, 0)
+    for _ in range(60):
+        noise = worlds.random.integers(0, 256, SHAPE, dtype=np.uint8)
+        noisy = worlds.random.random(SHAPE) < 0.4
+        recognizer.observe(np.where(noisy, noise, worlds.frame(1)))
+    assert recognizer.tasks == [0, 1]
+    mixed = np.where(worlds.random.random(SHAPE) < 0.55, worlds.frame(0), worlds.frame(1))
+    assert recognizer.frozen().observe(mixed) == task
+
+
 def test_a_frozen_one_before_the_first_task_says_task_0() -> None:
     recognizer, worlds = ScreenRecognizer(), Worlds(1)
     with pytest.raises(RuntimeError, match="nothing was observed yet"):
@@ -325,18 +339,18 @@ def test_a_task_is_as_likely_as_its_best_screen() -> None:
 def test_a_step_with_fifty_tasks_of_three_screens_takes_less_than_a_millisecond() -> None:
     random = np.random.default_rng(0)
     recognizer = ScreenRecognizer()
-    recognizer.observe(random.integers(0, 256, (42, 42), dtype=np.uint8))
+    frame = random.integers(0, 256, (42, 42), dtype=np.uint8)
+    recognizer.observe(frame)
     for number in range(1, 150):
         recognizer._screens.open(random.integers(0, 32, 42 * 42), number % 50)
     recognizer.tasks = list(range(50))
     recognizer._log_posterior = np.log(np.full(51, 1 / 51))
-    fastest = math.inf
-    for frame in random.integers(0, 256, (2000, 42, 42), dtype=np.uint8):
+    fastest, deadline = math.inf, time.monotonic() + 20
+    while fastest >= 1e-3 and time.monotonic() < deadline:  # other programs compete for the cache
         start = time.thread_time()
         recognizer.observe(frame)
         fastest = min(fastest, time.thread_time() - start)
-        if fastest < 1e-3:
-            break  # later than the first frames if other programs compete for the cache
+    assert len(recognizer._screens) == 150
     assert fastest < 1e-3
 
 
