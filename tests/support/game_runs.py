@@ -81,6 +81,7 @@ def row_of_a_test(
         since = trained[::-1].index(game) if game in trained else None
         normalized[game] = 0.0 if since is None else level * kept**since
     seen = [game for game in games if game in trained]
+    contexts = {game: str(number) for number, game in enumerate(games)}
     return {
         "kind": "test",
         "step": done * STEPS,
@@ -91,6 +92,8 @@ def row_of_a_test(
         "normalized": normalized,
         "agreement": dict.fromkeys(seen, kept),
         "regret": dict.fromkeys(seen, 1 - kept),
+        # one step in ten is taken for a context that no game has
+        "recognized": {game: {contexts[game]: 90, "99": 10} for game in games},
     }
 
 

@@ -144,7 +144,7 @@ class Agent:
         parameters = self.optimizer.param_groups[0]["params"]
         gradients = [p.grad for p in parameters if p.grad is not None]
         norm = float(nn.utils.get_total_norm(gradients))
-        if norm > limit:  # rare, and scaling all gradients by 1 takes as long as finding the norm
+        if norm > limit:  # scaling all gradients by 1 would take as long as finding the norm
             torch._foreach_mul_(gradients, limit / norm)
 
     def update_target(self) -> None:

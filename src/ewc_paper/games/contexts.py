@@ -82,16 +82,19 @@ class ContextTracker:
 
         Args:
             game: the game that is tested.
-            present: the context to play in if the game has none yet.
+            present: the context to play in if the game has none yet, or one that was opened just
+                now and was never played in.
         """
         if self.recognizer is None or self.recognizer.observations == 0:
             context = self._labels.get(game, present)
             return lambda frame: context
         observe, contexts = self.recognizer.frozen().observe, dict(self._context_of)
+        played = set(self._agent_steps)
 
         def recognize(frame: Frame) -> int:
             task = observe(frame)
-            return contexts.get(task, task)
+            context = contexts.get(task, task)
+            return context if context in played else present
 
         return recognize
 

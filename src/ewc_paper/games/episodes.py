@@ -1,5 +1,6 @@
 """Whole episodes, played by something that does not learn."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -33,6 +34,7 @@ class Episodes(NamedTuple):
 
     scores: list[float]  # total reward of each episode
     first_frames: list[Frame]  # all frames of the first episode
+    recognized: dict[str, int]  # agent steps by context, as in rows of training
 
 
 def play_episodes(
@@ -63,10 +65,11 @@ def play_episodes(
     scores = np.zeros(len(games))
     running = np.arange(len(games))
     first_frames = [first[0]]
-    context = player.context
+    context, recognized = player.context, Counter[str]()
     while len(running):
         copies = running.tolist()
         contexts = np.array([recognizers[copy](stacks.newest(copy)) for copy in copies])
+        recognized.update(map(str, contexts.tolist()))
         actions = _act_by_context(player, stacks.states[running], contexts, epsilon, random)
         chosen = zip(copies, actions.tolist(), strict=True)
         steps = [games[copy].step(action) for copy, action in chosen]
@@ -76,7 +79,7 @@ def play_episodes(
             first_frames.append(steps[0].frame)
         running = running[[not (step.terminal or step.truncated) for step in steps]]
     player.act_in(context)
-    return Episodes(scores.tolist(), first_frames)
+    return Episodes(scores.tolist(), first_frames, dict(recognized))
 
 
 def _act_by_context(

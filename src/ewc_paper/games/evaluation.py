@@ -6,7 +6,7 @@ from pathlib import Path
 from ewc_paper.games.clips import write_clip
 from ewc_paper.games.config import AgentConfig
 from ewc_paper.games.contexts import Recognize
-from ewc_paper.games.episodes import Player, play_episodes
+from ewc_paper.games.episodes import Episodes, Player, play_episodes
 from ewc_paper.games.worlds.game import Game, make_game
 from ewc_paper.seeding import derive_seed
 
@@ -23,7 +23,7 @@ class Evaluation:
         self._config, self._seed = config, seed
         self._copies: dict[str, list[Game]] = {}
 
-    def scores(
+    def play(
         self,
         player: Player,
         recognize_in: Callable[[str], Recognize],
@@ -31,8 +31,8 @@ class Evaluation:
         episodes: Mapping[str, int],
         test: int,
         clips_in: Path | None = None,
-    ) -> dict[str, list[float]]:
-        """Return the scores of the episodes of each game.
+    ) -> dict[str, Episodes]:
+        """Return the episodes of each game.
 
         Args:
             player: what plays.
@@ -41,9 +41,9 @@ class Evaluation:
             test: number of the test.
             clips_in: directory for a clip of each game; no clips by default.
         """
-        scores: dict[str, list[float]] = {}
+        played: dict[str, Episodes] = {}
         for game, count in episodes.items():
-            played = play_episodes(
+            played[game] = play_episodes(
                 player,
                 self._copies_of(game, count),
                 [recognize_in(game) for _ in range(count)],
@@ -51,10 +51,9 @@ class Evaluation:
                 epsilon=self._config.test_epsilon,
                 seed=derive_seed(self._seed, "test", test, game),
             )
-            scores[game] = played.scores
             if clips_in is not None:
-                write_clip(clips_in, game, played.first_frames)
-        return scores
+                write_clip(clips_in, game, played[game].first_frames)
+        return played
 
     def _copies_of(self, game: str, count: int) -> list[Game]:
         """Return one copy per episode; they are kept, because loading a game takes long."""

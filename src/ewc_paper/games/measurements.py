@@ -121,7 +121,7 @@ class Measurements:
         """
         clock = self._clock
         with self._agent.averaged():
-            scores = self._evaluation.scores(
+            played = self._evaluation.play(
                 self._agent,
                 recognize_in,
                 episodes={game: self._episodes_of(game) for game in self._games},
@@ -131,13 +131,14 @@ class Measurements:
             drift = self._landmarks.drift(self._agent)
         self.tests += 1
         return {
-            **untrained_row(scores),
+            **untrained_row({game: one.scores for game, one in played.items()}),
             "step": clock.agent_steps,
             "segment": clock.segment,
             "game": clock.previous_game,
             "steps_in": {game: clock.agent_steps_in(game) for game in self._games},
             "agreement": {game: one.agreement for game, one in drift.items()},
             "regret": {game: one.regret for game, one in drift.items()},
+            "recognized": {game: one.recognized for game, one in played.items()},
         }
 
     def _episodes_of(self, game: str) -> int:

@@ -77,13 +77,13 @@ class RandomMeasurement:
 
     def _play(self, count: int) -> list[float]:
         """Return the scores of the next episodes."""
-        played = self._evaluation.scores(
+        played = self._evaluation.play(
             self._player,
             lambda game: lambda frame: 0,
             episodes={self.game: count},
             test=len(self.scores),
         )
-        return played[self.game]
+        return played[self.game].scores
 
     def state_dict(self) -> dict[str, Any]:
         return {"scores": list(self.scores), "reported": self.reported}

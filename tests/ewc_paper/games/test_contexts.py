@@ -71,6 +71,10 @@ def test_tests_recognize_frames_without_learning() -> None:
     assert contexts.recognize_in_test("Pong", present=7)(BLACK) == 7  # nothing was observed yet
     for frame in [BLACK] * 4 + [WHITE] * 4:
         contexts.identify("Pong", frame)
+    contexts.count(0, 4)
+    recognize = contexts.recognize_in_test("Pong", present=0)
+    assert [recognize(WHITE) for _ in range(3)][-1] == 0  # context 1 was never played in
+    contexts.count(1, 4)
     before = contexts.state_dict()["recognizer"]["counts"].clone()
     recognize = contexts.recognize_in_test("Pong", present=7)
     assert recognize(BLACK) == 0

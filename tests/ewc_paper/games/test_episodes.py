@@ -104,9 +104,10 @@ def test_every_copy_acts_in_its_own_context_with_one_pass_per_context(
     def changing(frame: Frame) -> int:  # its context changes within the episode
         return 1 if frame.max() < 2 else 2
 
-    play(agent, games, [always(2), changing, always(2), always(0)], epsilon=0)
+    played = play(agent, games, [always(2), changing, always(2), always(0)], epsilon=0)
     assert [game.actions for game in games] == [[2, 2, 2], [1, 1, 2], [2, 2, 2], [0, 0, 0]]
     assert passes == [(0, 1), (1, 1), (2, 2)] * 2 + [(0, 1), (2, 3)]
+    assert played.recognized == {"2": 7, "1": 2, "0": 3}
 
 
 def test_copies_in_one_context_act_as_in_a_single_pass() -> None:

@@ -133,7 +133,7 @@ def test_a_task_is_tested_and_left_with_the_average_of_the_last_parameters(
 
     agent, evaluation = learner.agent, learner.measurements._evaluation
     monkeypatch.setattr(agent, "learn", look_after(agent.learn))
-    monkeypatch.setattr(evaluation, "scores", look_before(evaluation.scores, tested))
+    monkeypatch.setattr(evaluation, "play", look_before(evaluation.play, tested))
     consolidate = look_before(agent.memory.consolidate, anchored)
     monkeypatch.setattr(agent.memory, "consolidate", consolidate)
     for _ in itertools.takewhile(lambda row: not anchored, learner.run()):

@@ -114,6 +114,8 @@ def test_a_test_has_the_scores_of_all_games_and_the_drift_on_those_left() -> Non
     assert (row["step"], row["segment"], row["game"]) == (8, 1, BREAKOUT)
     assert row["steps_in"] == {BREAKOUT: 8, INVADERS: 0}
     assert (row["agreement"], row["regret"]) == ({BREAKOUT: 1.0}, {BREAKOUT: 0.0})
+    assert all(list(contexts) == ["0"] for contexts in row["recognized"].values())
+    assert 4 <= row["recognized"][BREAKOUT]["0"] <= 40  # four episodes of at most ten steps
     for game, scores in row["scores"].items():
         assert len(scores) == (4 if game == BREAKOUT else 2)
         assert row["normalized"][game] == pytest.approx(normalized(game, np.mean(scores)))

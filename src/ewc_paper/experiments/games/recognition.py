@@ -20,6 +20,24 @@ def recognition(network: Network) -> ContextMatch | None:
     )
 
 
+def recognized_in_tests(network: Network) -> float | None:
+    """Return the fraction of test steps in a context that belongs to the game being played.
+
+    Only games that had been trained count. None if there are none, or if the run is from before
+    this was recorded.
+    """
+    match = recognition(network)
+    uses = [
+        (match is not None and match.game_of.get(int(context)) == game, steps)
+        for test in network.tests
+        for game, contexts in test.get("recognized", {}).items()
+        if test["steps_in"][game]
+        for context, steps in contexts.items()
+    ]
+    total = sum(steps for _, steps in uses)
+    return sum(steps for right, steps in uses if right) / total if total else None
+
+
 def recognition_panel(network: Network) -> Panel:
     """Return one row per context, colored by the game being played.
 

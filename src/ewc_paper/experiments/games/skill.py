@@ -136,6 +136,14 @@ def total_skill(found: Skills) -> float | None:
     return clipped_total(defined(found)) if defined(found) or not found else None
 
 
+def total_from_zero(found: Skills) -> float | None:
+    """Return the sum of skills, each clipped to 0 and 1; None if all are undefined.
+
+    Here a game that is played worse than at random does not cost what is known of the others.
+    """
+    return total_skill({game: one if one is None else max(0.0, one) for game, one in found.items()})
+
+
 def mean_skill(found: Skills) -> float | None:
     """Return the mean of skills, each clipped at 1 from above; None if there is none."""
     values = defined(found)

@@ -15,7 +15,7 @@ from ewc_paper.experiments.games.data import (
     second_half_total,
     total,
 )
-from ewc_paper.experiments.games.recognition import recognition
+from ewc_paper.experiments.games.recognition import recognition, recognized_in_tests
 from ewc_paper.experiments.games.skill import (
     References,
     Skills,
@@ -24,6 +24,7 @@ from ewc_paper.experiments.games.skill import (
     kept,
     mean_skill,
     skills,
+    total_from_zero,
     total_skill,
 )
 from ewc_paper.figures.names import ARM_LABELS
@@ -33,7 +34,9 @@ from ewc_paper.games.arms import ARMS
 # The rows of the table; "X / plain" is the ratio of the mean of X to that of plain training.
 SKILL_MEASURES = (
     *("skill, end", "end / plain", "end, left out"),
+    *("end from 0", "end from 0 / plain"),
     *("second visits", "second / plain", "second, left out"),
+    *("second from 0", "second from 0 / plain"),
     *("first visits", "first / plain", "first, left out"),
     *("kept", "least kept", "kept, returns"),
 )
@@ -42,7 +45,7 @@ MEASURES = (
     *("normalized, end", "norm. end / plain"),
     *("normalized, 2nd half", "norm. 2nd / plain"),
     *("same action", "regret of Q"),
-    *("recognized", "contexts"),
+    *("recognized", "contexts", "recognized in tests"),
 )
 
 Cells = Iterable[str]
@@ -109,8 +112,9 @@ def _skill_cells(
     def first(network: Network) -> list[Skills]:
         return [first_skills(network, references)]
 
-    yield from _cells_of(learners, plain, at_end, total_skill)
-    yield from _cells_of(learners, plain, later, total_skill)
+    for found in (at_end, later):
+        yield from _cells_of(learners, plain, found, total_skill)
+        yield from _compared(learners, plain, _mean_of(found, total_from_zero))
     yield from _cells_of(learners, plain, first, mean_skill)
     yield from _kept_cells(learners, references)
 
@@ -129,10 +133,17 @@ def _cells_of(
         found: returns the skills in some tests of a network.
         combined: makes one number of the skills of a test.
     """
-    yield from _compared(learners, plain, lambda one: _mean(map(combined, found(one))))
+    yield from _compared(learners, plain, _mean_of(found, combined))
     tests = [test for one in learners for test in found(one)]
     count = sum(len(test) for test in tests)
     yield f"{count - sum(len(defined(test)) for test in tests)} of {count}" if count else ""
+
+
+def _mean_of(
+    found: Callable[[Network], list[Skills]], combined: Callable[[Skills], float | None]
+) -> Callable[[Network], float | None]:
+    """Return the measure of a network that is the mean over its tests of one number per test."""
+    return lambda network: _mean(map(combined, found(network)))
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -175,22 +186,24 @@ def _compared(
     return mean_and_deviation(values), "" if ratio is None else f"{ratio:.2f}"
 
 
-def _recognized(learners: Sequence[Network]) -> tuple[str, str]:
-    """Format the fraction of steps recognized correctly and the number of contexts, if any.
+def _recognized(learners: Sequence[Network]) -> tuple[str, str, str]:
+    """Format the fraction of steps recognized correctly, in tests too, and the contexts, if any.
 
     Contexts that were merged with another do not count. Runs from before this was recorded count
     them.
     """
     matches = [(one, match) for one in learners if (match := recognition(one)) is not None]
     if not matches or not ARMS[learners[0].arm].recognizes:
-        return "", ""
+        return "", "", ""
     correct = np.mean([match.correct for _, match in matches])
     recorded = [one.tests[-1].get("contexts") for one, _ in matches]
     contexts = [
         len(match.game_of) if number is None else number
         for number, (_, match) in zip(recorded, matches, strict=True)
     ]
-    return f"{correct:.1%}", f"{np.mean(contexts):.1f}"
+    tests = _mean(map(recognized_in_tests, learners))
+    in_tests = "" if tests is None else f"{tests:.1%}"
+    return f"{correct:.1%}", f"{np.mean(contexts):.1f}", in_tests
 
 
 def _ceiling_column(

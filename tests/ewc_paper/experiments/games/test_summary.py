@@ -21,6 +21,7 @@ def test_the_arms_are_compared_with_plain_training(tmp_path: Path) -> None:
     assert rows["skill, end"] == ["1.47 ± 0.07", "1.95 ± 0.07", "1.77 ± 0.10", "2.00 ± 0.00"]
     assert rows["end / plain"] == ["1.00", "1.32", "1.20", ""]
     assert rows["end, left out"] == ["0 of 4"] * 3 + [""]
+    assert rows["end from 0"] == [*rows["skill, end"][:3], ""]
     assert rows["second visits"][0] == "1.35 ± 0.07"
     assert rows["second, left out"] == ["0 of 8"] * 3 + [""]
     assert rows["first visits"] == ["0.97 ± 0.04"] * 3 + [""]
@@ -35,6 +36,7 @@ def test_the_arms_are_compared_with_plain_training(tmp_path: Path) -> None:
     assert rows["same action"] == ["50%", "100%", "80%", ""]
     assert rows["regret of Q"] == ["0.500", "0.000", "0.200", ""]
     assert (rows["recognized"][2], rows["contexts"][2]) == ("98.8%", "2.0")
+    assert rows["recognized in tests"] == ["", "", "90.0%", ""]
 
 
 def test_contexts_that_were_merged_do_not_count(tmp_path: Path) -> None:
@@ -42,6 +44,23 @@ def test_contexts_that_were_merged_do_not_count(tmp_path: Path) -> None:
     for one in networks:
         one.tests[-1]["contexts"] = 3 + one.seed
     assert rows_of(networks)["contexts"][2] == "3.5"
+
+
+def test_a_game_played_worse_than_at_random_lowers_one_total_and_not_the_other(
+    tmp_path: Path,
+) -> None:
+    networks = read_networks(make_games(tmp_path))
+    for one in networks:
+        if one.arm == "plain":
+            one.tests[-1]["scores"]["CrazyClimber"] = [-95.0, -95.0]  # a skill of -1
+    rows = rows_of(networks)
+    assert rows["skill, end"][:2] == ["-0.03 ± 0.04", "1.95 ± 0.07"]
+    assert "end / plain" not in rows  # there is no ratio to less than nothing
+    assert rows["end from 0"][:2] == ["0.97 ± 0.04", "1.95 ± 0.07"]
+    assert rows["end from 0 / plain"][1] == "2.00"
+    # The third test is as it was: 1.22 on average, where the fourth has -0.03 or 0.97.
+    assert rows["second visits"][0] == "0.60 ± 0.05"
+    assert rows["second from 0"][0] == "1.10 ± 0.05"
 
 
 def test_games_that_nobody_learned_are_left_out_and_counted(tmp_path: Path) -> None:
