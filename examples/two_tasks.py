@@ -22,4 +22,4 @@ for task, pixels in {"A": torch.arange(784), "B": shuffle}.items():
 
 for task, pixels in {"A": torch.arange(784), "B": shuffle}.items():
     right = model(mnist.test.images[:, pixels]).argmax(1) == mnist.test.labels
-    print(f"task {task}: {right.float().mean():.1%} right after both")
+    print(f"task {task}: accuracy {right.float().mean():.1%} after both tasks")

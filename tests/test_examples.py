@@ -29,7 +29,8 @@ def test_the_start_page_prints_the_example_file_too() -> None:
 def accuracies(script: Path, capsys: pytest.CaptureFixture[str]) -> list[float]:
     torch.manual_seed(0)
     runpy.run_path(str(script))
-    return [float(percent) for percent in re.findall(r"([\d.]+)% right", capsys.readouterr().out)]
+    printed = capsys.readouterr().out
+    return [float(percent) for percent in re.findall(r"accuracy ([\d.]+)%", printed)]
 
 
 def test_the_readme_example_remembers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

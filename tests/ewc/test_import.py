@@ -23,7 +23,7 @@ print(json.dumps([spent, added]))
 def imports() -> list[tuple[float, list[str]]]:
     """CPU seconds and new root modules of `import ewc` after `import torch`, several times."""
     command = [sys.executable, "-c", PROGRAM]
-    runs = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(3)]
+    runs = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(8)]
     return [json.loads(run.stdout) for run in runs]
 
 
