@@ -78,6 +78,18 @@ PART = "parts/{}/config.json"
             {"kind": "train", "game": "Pong", "recognized": {"1000000000": 1}},
             "recognized.1000000000: expected|recognized: expected one of",
         ),
+        (
+            "games",
+            ROW.format("ewc-fmn-seed0"),
+            {"recognized": {"Pong": {"0": 0}}},
+            "Pong.0: expected",
+        ),
+        (
+            "games",
+            ROW.format("ewc-fmn-seed0"),
+            {"recognized": {"Chess": {}}},
+            "recognized: expected",
+        ),
     ],
 )
 def test_what_cannot_be_drawn_is_named(

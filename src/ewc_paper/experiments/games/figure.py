@@ -45,6 +45,7 @@ def _context(name: str) -> None:
 
 def _row(run: StoredConfig, part: StoredConfig) -> Check:
     game = one_of(part["games"])
+    steps_by_context = mapping(_context, integer(1))
 
     def for_each_game(check: Check) -> Check:
         return record(**dict.fromkeys(part["games"], check))
@@ -60,8 +61,9 @@ def _row(run: StoredConfig, part: StoredConfig) -> Check:
             agreement=mapping(game, number()),
             regret=mapping(game, number()),
             contexts=optional(integer(0, MAX_CONTEXTS)),
+            recognized=optional(mapping(game, steps_by_context)),
         ),
-        train=record(step=integer(), game=game, recognized=mapping(_context, integer(1))),
+        train=record(step=integer(), game=game, recognized=steps_by_context),
     )
 
 

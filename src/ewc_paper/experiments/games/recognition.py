@@ -30,8 +30,8 @@ def recognized_in_tests(network: Network) -> float | None:
     uses = [
         (match is not None and match.game_of.get(int(context)) == game, steps)
         for test in network.tests
-        for game, contexts in test.get("recognized", {}).items()
-        if test["steps_in"][game]
+        for game, contexts in (test.get("recognized") or {}).items()
+        if test["steps_in"].get(game, 0)
         for context, steps in contexts.items()
     ]
     total = sum(steps for _, steps in uses)
