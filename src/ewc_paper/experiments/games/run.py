@@ -72,6 +72,7 @@ TEN = (
     "UpNDown",
 )
 GATED = ("plain", "ewc-gates-labels", "ewc-gates-fmn", "single", "random")  # in small networks
+WITH_GATES_ALONE = ("gates", *GATED)  # which says how much of it is EWC
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +93,7 @@ class Games(Playing, AgentConfig):
         "laptop": {
             **MINATAR,
             **MINATAR_TASKS,
-            "arms": ("gates", *GATED),
+            "arms": WITH_GATES_ALONE,
             "games": (
                 "minatar/breakout",
                 "minatar/space_invaders:rotate90,actions1,channels1",
@@ -108,7 +109,7 @@ class Games(Playing, AgentConfig):
         "atari-small": {
             **ATARI_SMALL,
             **ATARI_SMALL_TASKS,
-            "arms": GATED,
+            "arms": WITH_GATES_ALONE,
             "games": ("RoadRunner", "Krull", "UpNDown"),
             "segment_steps": 60_000,
             "seeds": 2,
@@ -118,7 +119,7 @@ class Games(Playing, AgentConfig):
         "atari-ten": {
             **ATARI_SMALL,
             **ATARI_SMALL_TASKS,
-            "arms": GATED,
+            "arms": WITH_GATES_ALONE,
             "games": TEN,
             "segment_steps": 30_000,
             "test_episodes": 4,
