@@ -114,13 +114,16 @@ class Games(Playing, AgentConfig):
             "segment_steps": 60_000,
             "seeds": 2,
         },
-        # The paper's figure on a small scale. Tests on ten games would take longer than training,
-        # so there are fewer episodes.
+        # The paper's figure on a small scale. More games share the network, so each has less of it.
+        # Tests on ten games would take longer than training, so there are fewer episodes.
         "atari-ten": {
             **ATARI_SMALL,
             **ATARI_SMALL_TASKS,
             "arms": WITH_GATES_ALONE,
             "games": TEN,
+            "gates": 0.7,
+            "filter_gates": 0.6,
+            "strength": 10.0,
             "segment_steps": 30_000,
             "test_episodes": 4,
             "table_episodes": 20,
