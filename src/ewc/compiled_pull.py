@@ -105,14 +105,21 @@ class Numbers:
         self._share = share
         self._made: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
 
-    def tensors(self, values: tuple[float, ...], like: Tensor) -> tuple[Tensor, ...]:
-        """Return one tensor per number, in the type and on the device of another tensor."""
-        key = (values, like.dtype, like.device)
+    def tensors(self, values: tuple[float | Tensor, ...], like: Tensor) -> tuple[Tensor, ...]:
+        """Return one tensor per number, in the type and on the device of another tensor.
+
+        Numbers that a device has computed are tensors already, and are not read.
+        """
+        known = tuple(0.0 if isinstance(value, Tensor) else value for value in values)
+        key = (known, like.dtype, like.device)
         if key not in self._made:
-            made = torch.tensor(values, dtype=like.dtype).to(like.device, non_blocking=True)
+            made = torch.tensor(known, dtype=like.dtype).to(like.device, non_blocking=True)
             made[0] /= self._share
             self._made[key] = made.unbind()
-        return self._made[key]
+        return tuple(
+            value.to(like.dtype) if isinstance(value, Tensor) else one
+            for value, one in zip(values, self._made[key], strict=True)
+        )
 
 
 def check_compiler(optimizer: Optimizer) -> None:
@@ -135,9 +142,9 @@ def _pull_on_one(
         correct(group, block, step, [], [])
     flat = [one.detach().view(-1) for (one,) in (block.parameters, block.anchors, block.precisions)]
     scale = None if step.scale is None else step.scale[0].view(-1)
-    values: tuple[float, ...] = (step.softness(strength), step.eps or 0.0)
+    values: tuple[float | Tensor, ...] = (step.softness(strength), step.eps or 0.0)
     if decay is not None:
-        values = (*values, decay.factors[0], decay.rate, decay.decay)
+        values = (*values, decay.factors[0], decay.rates[0], decay.decays[0])
     softness, eps, *of_decay = numbers.tensors(values, block.anchors[0])
     least = None if step.eps is None else eps
     if decay is None:

@@ -46,10 +46,11 @@ def nadam_step_size(
     step = adam_step_size(group, parameters, states)
     factors = _look_ahead(group, states)
     if step.eps is not None and isinstance(factors[0], float):
-        return StepSize(step.rate * factors[0], step.scale, step.eps)
+        return StepSize(step.rate * factors[0], step.scale, step.eps, factors)
     scale = step.rooted().scale
     assert scale is not None
-    return StepSize(step.rate, [one / f for one, f in zip(scale, factors, strict=True)])
+    scale = [one / factor for one, factor in zip(scale, factors, strict=True)]
+    return StepSize(step.rate, scale, gains=factors)
 
 
 def _look_ahead(group: ParamGroup, states: Sequence[ParamState]) -> list[Any]:
@@ -78,16 +79,19 @@ def radam_step_size(
     rate, beta = float(group["lr"]), float(group["betas"][1])
     squares = moments("exp_avg_sq", parameters, states)
     factors = rectifications(beta, states)
+    roots = [one**0.5 for one in bias_corrections(beta, states)]
+    gains: Any = [factor / root for factor, root in zip(factors, roots, strict=True)]
     first = factors[0]
     if isinstance(first, float) and all(one == first for one in factors):
-        return StepSize(rate * first, squares, eps_of(group)) if first > 0 else StepSize(rate)
+        divided = StepSize(rate * first, squares, eps_of(group), gains)
+        return divided if first > 0 else StepSize(rate)
     adaptive = StepSize(rate, squares, eps_of(group)).rooted().scale
     assert adaptive is not None
     scale = []
     for one, factor in zip(adaptive, factors, strict=True):
         factor = torch.as_tensor(factor, dtype=one.dtype, device=one.device)
         scale.append(torch.where(factor > 0, one / factor, 1.0))
-    return StepSize(rate, scale)
+    return StepSize(rate, scale, gains=gains)
 
 
 def rectifications(beta: float, states: Sequence[ParamState]) -> list[float] | list[Tensor]:

@@ -21,11 +21,14 @@ class StepSize(NamedTuple):
     """η = rate / scale for each weight; without scale, the same η for all.
 
     If eps is given, scale has squares, as they are in the optimizer: η = rate / (√scale + eps).
+    `gains` has η √v̂ / lr of each parameter, with v̂ the second moment, where that is not 1: how far
+    a gradient that stays the same moves its weights, in units of lr.
     """
 
     rate: float
     scale: list[Tensor] | None = None
     eps: float | None = None
+    gains: list[float] | list[Tensor] | None = None
 
     def softness(self, strength: float) -> float:
         """Return 1 / (rate · λ), which the scale is multiplied by to be compared with P.
@@ -43,7 +46,7 @@ class StepSize(NamedTuple):
         # On CPUs the root of zero, the moment of a dead unit's weights, takes six times as long.
         scale = [widened(square).clamp_min(TINY).sqrt_() for square in self.scale]
         torch._foreach_add_(scale, self.eps)
-        return StepSize(self.rate, scale)
+        return StepSize(self.rate, scale, gains=self.gains)
 
 
 StepSizeRule = Callable[[ParamGroup, Sequence[Tensor], Sequence[ParamState]], StepSize]

@@ -1,26 +1,26 @@
 """The decoupled weight decay of AdamW, NAdam and RAdam, which does not know of the pull."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ewc.blocks import Block
-from ewc.step_size.step import ParamGroup, StepSize, bias_corrections
+from ewc.step_size.step import TINY, ParamGroup, StepSize, bias_corrections
 
 
 class Decay(NamedTuple):
     """What the correction of a weight decay needs.
 
     Attributes:
-        rate: η √v̂, the step for a gradient that stays the same: lr, for RAdam times r.
-        decay: the weight decay δ, times lr / rate.
+        rates: η √v̂, the step for a gradient that stays the same: lr times the gain of the rule.
+        decays: the weight decay δ, times lr / rate.
         means: the first moment of each parameter.
         factors: what turns means / scale into 2A, twice the step that the optimizer took.
     """
 
-    rate: float
-    decay: float
+    rates: list[float] | list[Tensor]
+    decays: list[float] | list[Tensor]
     means: list[Tensor]
     factors: list[float]
 
@@ -35,10 +35,12 @@ def decoupled_decay(group: ParamGroup, block: Block, step: StepSize) -> Decay | 
     if isinstance(corrections[0], Tensor):
         means, corrections = list(torch._foreach_div(means, corrections)), [1.0] * len(means)
     factors = [2 * step.rate / float(one) for one in corrections]
-    rate = lr = float(group["lr"])
-    if step.eps is not None:  # then scale is v = c v̂, and c is the same for all
-        rate = step.rate / float(bias_corrections(float(group["betas"][1]), block.states)[0]) ** 0.5
-    return Decay(rate, decay * lr / rate, means, factors)
+    lr = float(group["lr"])
+    gains: Any = step.gains or [1.0] * len(means)
+    # A gain of 0, where RAdam does not divide by v, makes the correction 0 times something finite.
+    floors = [one.clamp_min(TINY) if isinstance(one, Tensor) else max(one, TINY) for one in gains]
+    decays = [decay / one for one in floors]
+    return Decay([lr * one for one in gains], decays, means, factors)
 
 
 def undo_excess_decay(
@@ -56,6 +58,8 @@ def undo_excess_decay(
     """
     moved = [index for index, gradient in enumerate(block.gradients) if gradient]
     block = block.only(moved)
+    if step.gains is not None:
+        step = step._replace(gains=[step.gains[index] for index in moved])
     if not moved or (terms := decoupled_decay(group, block, step)) is None:
         return
     weights, scale = ([tensors[i] for i in moved] for tensors in (weights, scale))
@@ -64,10 +68,11 @@ def undo_excess_decay(
     means = [mean.to(one.dtype) for mean, one in zip(terms.means, pull, strict=True)]
     change = torch._foreach_addcdiv(pull, means, scale, terms.factors)
     torch._foreach_mul_(change, pull)
-    square = terms.rate**2
-    for one in change:  # at most 0, where the pull balances the gradient; and no root of 0
-        one.clamp_(-square * (1 - 1e-6), 0.0)
-    torch._foreach_add_(change, square)
+    squares = [rate * rate for rate in terms.rates]
+    torch._foreach_clamp_max_(change, 0.0)  # at most 0, where the pull balances the gradient
+    torch._foreach_add_(change, squares)
+    torch._foreach_clamp_min_(change, [1e-6 * square for square in squares])  # no root of 0
     torch._foreach_sqrt_(change)
-    torch._foreach_sub_(change, terms.rate)
-    torch._foreach_addcmul_(block.parameters, block.parameters, change, value=-terms.decay)
+    torch._foreach_sub_(change, terms.rates)
+    torch._foreach_mul_(change, terms.decays)
+    torch._foreach_addcmul_(block.parameters, block.parameters, change, value=-1.0)

@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import AdamW, NAdam, Optimizer, RAdam
 
 import ewc
+from ewc.compiled_pull import SMALLEST
 
 
 @pytest.mark.parametrize(("strength", "weight_decay"), [(0.7, 1e-2), (0.7, 1e-1), (10.0, 1e-1)])
@@ -84,3 +85,54 @@ def test_adamw_with_its_steps_on_a_device_is_pulled_the_same_way(
             one_step(problem, optimizer)
         weights.append(problem.weights())
     torch.testing.assert_close(*weights, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [AdamW, NAdam, RAdam])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_parameter_that_misses_a_step_changes_nothing_for_the_others(
+    make: Callable[..., Optimizer], compiled: bool
+) -> None:
+    """From then on the parameters of a group have taken different numbers of steps."""
+    options = {} if make is AdamW else {"decoupled_weight_decay": True}
+    first = {
+        misses: _first_of_two(make, misses, compiled=compiled, weight_decay=0.2, **options)
+        for misses in (False, True)
+    }
+    torch.testing.assert_close(first[True], first[False], rtol=1e-9, atol=1e-9)
+
+
+def _first_of_two(
+    make: Callable[..., Optimizer], misses: bool, *, compiled: bool = False, **options: float
+) -> torch.Tensor:
+    """Train two parameters, the second of which may miss a step, and return the first."""
+    random = torch.Generator().manual_seed(0)
+    start = torch.randn(2, SMALLEST, generator=random, dtype=torch.float64)
+    model = nn.ParameterList(nn.Parameter(row.clone()) for row in start)
+    memory = ewc.EWC(model, strength=3.0)
+    memory.anchor(1.0)
+    with torch.no_grad():
+        model[0].add_(1.0)
+    optimizer = make(model.parameters(), lr=0.05, **options)
+    memory.attach(optimizer, compiled=compiled)
+    for step in range(40):
+        model[0].grad = 1 + torch.randn(SMALLEST, generator=random, dtype=torch.float64)
+        model[1].grad = None if misses and step == 3 else torch.ones_like(model[1])
+        optimizer.step()
+    return model[0].detach()
+
+
+@pytest.mark.parametrize("make", [NAdam, RAdam])
+@pytest.mark.parametrize("misses", [False, True])
+def test_nadam_and_radam_with_their_steps_on_a_device_are_pulled_the_same_way(
+    make: Callable[..., Optimizer], misses: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"weight_decay": 0.2, "decoupled_weight_decay": True}
+    expected = _first_of_two(make, misses, **options)
+    for module in ("step", "adam"):
+        monkeypatch.setattr(f"ewc.step_size.{module}.on_cpu", lambda states: False)
+    torch.testing.assert_close(
+        _first_of_two(make, misses, **options),
+        expected,
+        rtol=0,
+        atol=5e-4,  # r in float32
+    )
