@@ -1,7 +1,7 @@
 """Selecting parameters by name, in the same way for the Fisher, the memory and the noise.
 
 Names are those of `named_parameters()` of the model itself, without the prefixes that wrappers add.
-A tied parameter appears once, under its first name.
+A tied parameter appears once, under its first name, and is selected by any of its names.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -86,11 +86,16 @@ def matching_parameters(
     parameters = as_reusable(parameters)
     if parameters is None:
         return named
+    first = {id(p): name for name, p in named.items()}
+    names = {
+        name: first[id(p)] for name, p in unwrap(model).named_parameters(remove_duplicate=False)
+    }
     if callable(parameters):
-        return {name: p for name, p in named.items() if parameters(name)}
+        chosen = {names[name] for name in names if parameters(name)}
+        return {name: p for name, p in named.items() if name in chosen}
     for pattern in parameters:
-        if not _matches(pattern.removeprefix("!"), named):
-            closest = get_close_matches(pattern.removeprefix("!"), named, n=3, cutoff=0.0)
+        if not _matches(pattern.removeprefix("!"), names):
+            closest = get_close_matches(pattern.removeprefix("!"), names, n=3, cutoff=0.0)
             raise ValueError(
                 f"the pattern {pattern!r} matches no parameter name; closest: {', '.join(closest)}"
             )
@@ -98,8 +103,8 @@ def matching_parameters(
     including = [pattern for pattern in parameters if not pattern.startswith("!")]
     if excluding and not including:
         including = ["*"]
-    included = {name for pattern in including for name in _matches(pattern, named)}
-    excluded = {name for pattern in excluding for name in _matches(pattern, named)}
+    included = {names[name] for pattern in including for name in _matches(pattern, names)}
+    excluded = {names[name] for pattern in excluding for name in _matches(pattern, names)}
     return {name: p for name, p in named.items() if name in included - excluded}
 
 

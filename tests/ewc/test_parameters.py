@@ -94,3 +94,11 @@ def test_what_is_optimized_are_the_sources_of_computed_weights():
     found = Squared(model, None).optimized()
     assert [id(p) for p in found] == [id(model.weight), id(model.bias)]
     assert [id(p) for p in ModelParameters(model, "bias").optimized()] == [id(model.bias)]
+
+
+def test_a_tied_parameter_is_selected_by_any_of_its_names():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    assert list(select_parameters(model, "1.*")) == ["0.weight", "1.bias"]
+    assert list(select_parameters(model, "!1.*")) == ["0.bias"]
+    assert list(select_parameters(model, lambda name: name == "1.weight")) == ["0.weight"]

@@ -29,7 +29,7 @@ class AbsolutePass(FisherPass):
 
     def __init__(self, model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
         # No label is used, except that positions labeled -100 do not count.
-        super().__init__(model, parameters, "exact", "categorical", None)
+        super().__init__(model, parameters, "empirical", "categorical", None)
 
     def _cotangents(self, batch: FisherBatch, output: Tensor) -> Iterable[Tensor]:
         cotangent = 2 * widened(output.detach())

@@ -5,6 +5,7 @@ autograd. Both are checked with a few samples. What holds for a graph is remembe
 with the same graph.
 """
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ class BatchChecks:
         self._run = run
         self._findings: dict[tuple[Any, ...], GraphFindings | None] = {}  # None: samples mix
         self._mismatches: dict[tuple[Any, ...], list[str]] = {}
+        self._linear: set[tuple[Any, ...]] = set()
 
     def plan(self, batch: FisherBatch, output: Tensor, graph: Graph) -> Plan | None:
         """Return the plan for a batch, or None if its samples mix."""
@@ -44,53 +46,59 @@ class BatchChecks:
         findings = self._findings[graph.key]
         return None if findings is None else make_plan(full, findings)
 
-    def mismatches(
-        self,
-        batch: FisherBatch,
-        squares: BatchSquares,
-        output: Tensor,
-        cotangent: Tensor,
-    ) -> list[str]:
+    def refuse_nonlinear(self, output: Tensor, graph: Graph) -> None:
+        """Raise if the gradients of the parameters are not linear in the gradient at the output.
+
+        `exact` replaces the expectation over labels by other vectors with the same second moments,
+        which is right for linear maps only.
+        """
+        if graph.key in self._linear:
+            return
+        names = list(graph.parameters.values())
+        # A threshold on gradients shows between vectors of very different size.
+        size = 2.0**-10 if graph.largest_number > 1e30 else 2.0**-4
+        vectors = [_random_like(output), _random_like(output) * size]
+        large, small = self._run.sample_gradients(output, names, vectors)
+        if different := _differing(lambda name: small[name] / size, large, graph.rounding):
+            raise ValueError(
+                f"kind='exact' needs gradients that are linear in the gradient at the output, and "
+                f"those of {different[0]} are not: a hook or an autograd function of the model's "
+                "own clips or rounds them; use kind='sampled' or kind='empirical'"
+            )
+        self._linear.add(graph.key)
+
+    def mismatches(self, batch: FisherBatch, squares: BatchSquares, output: Tensor) -> list[str]:
         """Return the parameters whose gradients by the rules are not those of autograd.
 
-        A hook between a parameter and its use changes the gradient, and no graph shows it. The
-        sample with the largest cotangent is compared.
+        A hook between a parameter and its use changes the gradient, and no graph shows it. One
+        sample is compared, and the sum over the batch, which has the gradients of all samples.
 
         Args:
             batch: the samples.
             squares: the rules of this batch.
             output: the model's output for it.
-            cotangent: the gradient at the output that is compared.
         """
         key = squares.graph.key
         if key not in self._mismatches:
-            grads = squares.backward(output, cotangent)
-            self._mismatches[key] = self._find_mismatches(batch, squares, grads, cotangent)
+            self._mismatches[key] = self._find_mismatches(batch, squares, output)
         return [name for name in self._mismatches[key] if name in squares.uses]
 
     def _find_mismatches(
-        self,
-        batch: FisherBatch,
-        squares: BatchSquares,
-        grads: dict[int, Tensor],
-        cotangent: Tensor,
+        self, batch: FisherBatch, squares: BatchSquares, output: Tensor
     ) -> list[str]:
-        n = int(cotangent.reshape(batch.size, -1).abs().sum(1).argmax())
-        names = list(squares.uses)
+        names, rounding = list(squares.uses), squares.graph.rounding
         if not names:
             return []
+        cotangent = _random_like(output)
+        n = int(cotangent.reshape(batch.size, -1).abs().sum(1).argmax())
+        grads = squares.backward(output, cotangent)
         with torch.enable_grad():
             alone = batch.take(n, n + 1).outputs(self._run.model)
             plain = next(self._run.sample_gradients(alone, names, [cotangent[n : n + 1]]))
-        rounding = squares.graph.rounding
-        sizes = {name: float(grad.abs().max()) for name, grad in plain.items() if grad.numel()}
-        noise = 4 * rounding * max(sizes.values(), default=0.0)
-        return [
-            name
-            for name, size in sizes.items()
-            if float((squares.gradient(name, grads, n) - plain[name]).abs().max())
-            > rounding**0.5 * size + noise
-        ]
+        different = _differing(lambda name: squares.gradient(name, grads, n), plain, rounding)
+        plain = next(self._run.sample_gradients(output, names, [cotangent]))
+        different += _differing(lambda name: squares.summed_gradient(name, grads), plain, rounding)
+        return list(dict.fromkeys(different))
 
     def _mixes(self, batch: FisherBatch, full: Probe) -> bool:
         """Whether the output for the last sample changes without the others."""
@@ -131,3 +139,22 @@ class BatchChecks:
             return batch.pick(samples).outputs(self._run.model)
         except (RuntimeError, ValueError):
             return None
+
+
+def _random_like(output: Tensor) -> Tensor:
+    """Return a gradient at the output that no parameter's gradient can hide from."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(output.shape, generator=generator).to(output.device, output.dtype)
+
+
+def _differing(
+    found: Callable[[str], Tensor], expected: Mapping[str, Tensor], rounding: float
+) -> list[str]:
+    """Return the names whose gradients differ by more than roundings."""
+    sizes = {name: float(grad.abs().max()) for name, grad in expected.items() if grad.numel()}
+    noise = 4 * rounding * max(sizes.values(), default=0.0)
+    return [
+        name
+        for name, size in sizes.items()
+        if float((found(name) - expected[name]).abs().max()) > rounding**0.5 * size + noise
+    ]

@@ -8,7 +8,13 @@ from ewc.dtypes import widened
 from ewc.fisher.autograd.binders import WeightInput, bind, padding_row
 from ewc.fisher.autograd.graph import Graph
 from ewc.fisher.autograd.plan import Plan, Use
-from ewc.fisher.autograd.rules import EmbeddingRule, Rule, add_sum_of_squares, chunks
+from ewc.fisher.autograd.rules import (
+    EmbeddingRule,
+    Rule,
+    SummedRule,
+    add_sum_of_squares,
+    chunks,
+)
 
 
 class BatchSquares:
@@ -67,6 +73,13 @@ class BatchSquares:
         buffer = self.totals[name].new_zeros(1, *self.totals[name].shape)
         for use, rule in self.uses[name]:
             self._add_use(buffer, use, rule, grads[use.node], sample, sample + 1)
+        return buffer[0]
+
+    def summed_gradient(self, name: str, grads: dict[int, Tensor]) -> Tensor:
+        """Return the sum of a parameter's gradients over all samples."""
+        buffer = self.totals[name].new_zeros(1, *self.totals[name].shape)
+        for use, rule in self.uses[name]:
+            self._add_use(buffer, use, SummedRule(rule), grads[use.node], 0, 1)
         return buffer[0]
 
     def use_no_rule_for(self, names: list[str]) -> None:

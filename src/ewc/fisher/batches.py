@@ -265,11 +265,12 @@ def _select(value: Any, which: slice | list[int], size: int) -> Any:
 
 
 def _select_rows(tensor: Tensor, which: slice | list[int]) -> Tensor:
-    if tensor.is_sparse:
-        rows = torch.arange(tensor.shape[0], device=tensor.device)[which]
-        return tensor.index_select(0, rows)
-    if not tensor.is_nested:
+    if not tensor.is_nested and tensor.layout == torch.strided:
         return tensor[which]
+    if not tensor.is_nested:  # sparse, in any layout
+        rows = torch.arange(tensor.shape[0], device=tensor.device)[which]
+        picked: Tensor = tensor.to_sparse_coo().index_select(0, rows)
+        return picked.to_sparse(layout=tensor.layout)
     parts = tensor.unbind()
     chosen = list(parts[which]) if isinstance(which, slice) else [parts[n] for n in which]
     return torch.nested.as_nested_tensor(chosen, layout=tensor.layout)

@@ -44,7 +44,8 @@ def fisher_diagonal(
     The mean is over samples, and each sample's own gradient is squared.
 
     Args:
-        model: any module. It is run in eval mode and left exactly as it was.
+        model: any module. It is run in eval mode and left exactly as it was. If it returns several
+            outputs, the Fisher is that of its `logits`, or else of the first.
         batches: yields `(inputs, targets)`, `inputs`, or a mapping of keywords (with `labels`). The
             samples come first. Several inputs go in a tuple, `((first, second), targets)`.
         kind: `"exact"` is the expectation over the model's own labels, with one backward pass per

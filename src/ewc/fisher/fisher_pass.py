@@ -75,49 +75,71 @@ class FisherPass:
         buffer, self._buffer = self._buffer, None
         if buffer is None:
             return
+        joined = buffer.joined()
         try:
-            self._add_now(buffer.joined())
+            output = self._run.outputs(joined)
+        except (RuntimeError, ValueError):  # it may want sorted samples, or not so many
+            self._capacity = 1
+            self._add_separately(buffer)
+            return
+        try:
+            self._add_output(joined, output)
         except ValueError:
-            for batch in buffer.separate():
-                self._add_now(batch)
+            self._add_separately(buffer)
+
+    def _add_separately(self, buffer: BatchBuffer) -> None:
+        for batch in buffer.separate():
+            self._add_now(batch)
 
     def _add_now(self, batch: FisherBatch) -> None:
         """Add the squared gradients of a batch."""
-        output = self._run.outputs(batch)
+        self._add_output(batch, self._run.outputs(batch))
+
+    def _add_output(self, batch: FisherBatch, output: Tensor) -> None:
+        """Add the squared gradients of a batch, given the model's output for it."""
         graph = self._run.graph(output)
         if not self._capacity:
             fitting = JOINED_ELEMENTS * batch.size // max(graph.elements, 1)
             self._capacity = max(1, min(JOINED_SAMPLES, fitting))
-        names = list(self.sums.totals)
+        if self._kind == "exact":
+            self._checks.refuse_nonlinear(output, graph)
         if batch.size == 1:
-            self._add_sample(output, names, list(self._cotangents(batch, output)))
+            self._add_alone(batch, output)
+        elif self._add_with_rules(batch, output, graph):
+            self._count(batch, output)
         else:
-            plan = self._checks.plan(batch, output, graph)
-            if plan is None or not self._add_with_rules(batch, output, graph, plan):
-                for n in range(batch.size):
-                    sample = batch.take(n, n + 1)
-                    alone = self._run.outputs(sample)
-                    self._add_sample(alone, names, list(self._cotangents(sample, alone)))
+            for n in range(batch.size):
+                sample = batch.take(n, n + 1)
+                self._add_alone(sample, self._run.outputs(sample))
+
+    def _add_alone(self, sample: FisherBatch, output: Tensor) -> None:
+        """Add a batch of one sample, which may have another length than in its batch."""
+        vectors = list(self._cotangents(sample, output))
+        self._add_sample(output, list(self.sums.totals), vectors)
+        self._count(sample, output)
+
+    def _count(self, batch: FisherBatch, output: Tensor) -> None:
         positions = count_positions(output, batch.targets, batch.mask, self._likelihood)
         self.sums.count(batch.size, positions)
 
-    def _add_with_rules(self, batch: FisherBatch, output: Tensor, graph: Graph, plan: Plan) -> bool:
+    def _add_with_rules(self, batch: FisherBatch, output: Tensor, graph: Graph) -> bool:
         """Add a batch with one backward pass per cotangent, and rules where the plan has them.
 
-        Returns False, with nothing added, if the graph can no longer be used.
+        Returns False, with nothing added, if samples mix or the graph can no longer be used.
         """
+        plan = self._plan(batch, output, graph)
+        if plan is None:
+            return False
         vectors = iter(self._cotangents(batch, output))
         first = next(vectors)
-        # That of `exact` is zero except at one position, and everywhere if its class is impossible.
-        probe = _nowhere_zero(output) if self._kind == "exact" else first
         with torch.no_grad():
-            squares = self._batch_sums(self.sums.totals, graph, plan, batch.size)
             try:
-                mismatches = self._checks.mismatches(batch, squares, output, probe)
+                squares = self._batch_sums(self.sums.totals, graph, plan, batch.size)
+                mismatches = self._checks.mismatches(batch, squares, output)
                 grads = squares.backward(output, first)
             except RuntimeError as error:
-                if "modified by an inplace operation" in str(error):
-                    return False  # the checks ran the model again, which changed what is saved
+                if _is_spoiled(error):
+                    return False
                 raise
             squares.use_no_rule_for(mismatches)
             rest = list(vectors) if plan.one_by_one else vectors
@@ -133,6 +155,15 @@ class FisherPass:
                 alone = batch.take(n, n + 1).outputs(self._run.model)
                 self._add_sample(alone, plan.one_by_one, of_sample)
         return True
+
+    def _plan(self, batch: FisherBatch, output: Tensor, graph: Graph) -> Plan | None:
+        """Return how to compute a batch; None if samples mix or the graph cannot be used."""
+        try:
+            return self._checks.plan(batch, output, graph)
+        except RuntimeError as error:
+            if _is_spoiled(error):
+                return None
+            raise
 
     def _add_sample(self, output: Tensor, names: list[str], vectors: list[Tensor]) -> None:
         """Add the squared gradients of one sample, given its output, without rules."""
@@ -152,6 +183,6 @@ class FisherPass:
         )
 
 
-def _nowhere_zero(output: Tensor) -> Tensor:
-    """Return a gradient at the output that no parameter's gradient can hide from."""
-    return torch.linspace(1, 2, output.numel(), device=output.device).view(output.shape)
+def _is_spoiled(error: RuntimeError) -> bool:
+    """Whether the checks, which run the model again, changed what a graph had saved."""
+    return "modified by an inplace operation" in str(error)

@@ -196,9 +196,17 @@ def counted_positions(
     if targets is not None and likelihood == "categorical" and not targets.is_floating_point():
         ignored = targets == IGNORE
         counted = ~ignored if bool(ignored.any()) else None
-    if counted is None or output.ndim < 2 or counted.shape != output.shape[:-1]:
+    if counted is None or output.ndim < 2:
         return None
-    return counted.bool()
+    if counted.shape == output.shape[:-1]:
+        return counted.bool()
+    if output.ndim > 2 and not bool(counted.all()):
+        raise ValueError(
+            f"the attention mask has shape {tuple(counted.shape)} and hides positions, but the "
+            f"outputs have the positions {tuple(output.shape[:-1])}: which of these count? Give "
+            "labels of that shape, with -100 where a position does not count"
+        )
+    return None
 
 
 def _elementwise(

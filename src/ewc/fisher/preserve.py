@@ -1,5 +1,6 @@
 """Running a model without changing it: modes, buffers, weights, hooks and random number states."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
@@ -17,17 +18,27 @@ def preserved(model: nn.Module) -> Iterator["PrivateRandomState"]:
     Afterwards everything is as before, also after an error. Yields the context in which the model
     is to be run, so that its random numbers are drawn there.
     """
+    _refuse_torchscript(model)
     with ExitStack() as stack:
         stack.enter_context(torch.enable_grad())
         if _is_recurrent(model):
             stack.enter_context(_cudnn_off())
-        if _is_compiled(model):
+        if "torch._dynamo" in sys.modules:  # a compiled module or function hides the graph
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(_modes_and_tensors_restored(model))
         stack.enter_context(_parameter_hooks_off(model))
         for module in model.modules():
             module.training = False  # `eval()` may do more, such as merge a LoRA into its weight
         yield PrivateRandomState(model)
+
+
+def _refuse_torchscript(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise TypeError(
+                f"{name or 'the model'} is a module of TorchScript, which hides its graph and its "
+                "buffers: use the Python module that it was made from"
+            )
 
 
 @contextmanager
@@ -148,11 +159,3 @@ def _parameter_hooks_off(model: nn.Module) -> Iterator[None]:
 
 def _is_recurrent(model: nn.Module) -> bool:
     return any(isinstance(module, nn.RNNBase) for module in model.modules())
-
-
-def _is_compiled(model: nn.Module) -> bool:
-    """Whether parts are compiled, which hides the graph. Eager mode computes the same function."""
-    return any(
-        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
-        for module in model.modules()
-    )

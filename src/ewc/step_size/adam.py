@@ -79,8 +79,8 @@ def radam_step_size(
     rate, beta = float(group["lr"]), float(group["betas"][1])
     squares = moments("exp_avg_sq", parameters, states)
     factors = rectifications(beta, states)
-    roots = [one**0.5 for one in bias_corrections(beta, states)]
-    gains: Any = [factor / root for factor, root in zip(factors, roots, strict=True)]
+    corrections: list[Any] = [*bias_corrections(beta, states)]
+    gains = [factor / one**0.5 for factor, one in zip(factors, corrections, strict=True)]
     first = factors[0]
     if isinstance(first, float) and all(one == first for one in factors):
         divided = StepSize(rate * first, squares, eps_of(group), gains)

@@ -59,7 +59,8 @@ def undo_excess_decay(
     moved = [index for index, gradient in enumerate(block.gradients) if gradient]
     block = block.only(moved)
     if step.gains is not None:
-        step = step._replace(gains=[step.gains[index] for index in moved])
+        gains: Any = [step.gains[index] for index in moved]
+        step = step._replace(gains=gains)
     if not moved or (terms := decoupled_decay(group, block, step)) is None:
         return
     weights, scale = ([tensors[i] for i in moved] for tensors in (weights, scale))
@@ -68,7 +69,7 @@ def undo_excess_decay(
     means = [mean.to(one.dtype) for mean, one in zip(terms.means, pull, strict=True)]
     change = torch._foreach_addcdiv(pull, means, scale, terms.factors)
     torch._foreach_mul_(change, pull)
-    squares = [rate * rate for rate in terms.rates]
+    squares: Any = [rate * rate for rate in terms.rates]
     torch._foreach_clamp_max_(change, 0.0)  # at most 0, where the pull balances the gradient
     torch._foreach_add_(change, squares)
     torch._foreach_clamp_min_(change, [1e-6 * square for square in squares])  # no root of 0

@@ -137,3 +137,60 @@ def test_a_batch_whose_samples_mix_has_no_plan() -> None:
     with pytest.warns(ewc.EWCWarning, match="depends on the other samples") as caught:
         assert checked(model, torch.randn(5, 4)) is None
     assert caught[0].filename == __file__
+
+
+def hooked(m: Custom, ids: Tensor) -> Tensor:
+    """Row 0 of the table gets no gradient, by a hook between the table and its use."""
+    rows = m.table.view_as(m.table)
+    if rows.requires_grad:
+        rows.register_hook(lambda grad: grad * (torch.arange(5) > 0)[:, None])
+    return m.b(nn.functional.embedding(ids, rows).mean(1))
+
+
+@pytest.mark.parametrize("ids", [[[1, 2], [0, 3], [4, 2]], [[0, 1], [3, 2], [4, 4]]])
+def test_a_hook_that_changes_the_gradients_of_some_samples_only(ids: list[list[int]]) -> None:
+    torch.manual_seed(0)
+    model = Custom(hooked, table=nn.Parameter(torch.randn(5, 4)), b=nn.Linear(4, 3)).double()
+    x, y = torch.tensor(ids), torch.tensor([0, 1, 2])
+    for order in ([0, 1, 2], [1, 0, 2], [2, 1, 0]):
+        found = ewc.fisher_diagonal(model, [(x[order], y[order])], kind="empirical")
+        assert_equal_fishers(found, batch_of_one_fisher(model, (x,), y, the_target))
+        assert not found["table"][0].any()
+        assert found["table"][1:].any()
+
+
+def with_gradient(change: Callable[[Tensor], Tensor]) -> Callable[[Custom, Tensor], Tensor]:
+    """A network in which a hook changes the gradients of its hidden layer."""
+
+    def forward(m: Custom, x: Tensor) -> Tensor:
+        hidden = m.a(x)
+        if hidden.requires_grad:
+            hidden.register_hook(change)
+        return m.b(hidden.tanh())
+
+    return forward
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda g: g.clamp(-0.05, 0.05), lambda g: g * (g.abs() > 0.02), lambda g: g.sign()],
+    ids=["clipped", "small ones dropped", "signs"],
+)
+@pytest.mark.parametrize("size", [1, 6])
+def test_exact_refuses_gradients_that_are_not_linear(
+    change: Callable[[Tensor], Tensor], size: int
+) -> None:
+    """The labels' expectation is then not that of any other vectors. The other kinds are right."""
+    torch.manual_seed(0)
+    model = Custom(with_gradient(change), a=nn.Linear(4, 6), b=nn.Linear(6, 3)).double()
+    x, y = torch.randn(6, 4, dtype=torch.float64), torch.randint(3, (6,))
+    with pytest.raises(ValueError, match=r"those of a\.bias are not: a hook or"):
+        ewc.fisher_diagonal(model, [(x[:size],)])
+    found = ewc.fisher_diagonal(model, [(x, y)], kind="empirical")
+    assert_equal_fishers(found, batch_of_one_fisher(model, (x,), y, the_target))
+
+
+def test_exact_takes_a_hook_that_is_linear() -> None:
+    torch.manual_seed(0)
+    model = Custom(with_gradient(lambda g: -3 * g), a=nn.Linear(4, 6), b=nn.Linear(6, 3))
+    check_against_loop(model.double(), (torch.randn(6, 4, dtype=torch.float64),))

@@ -265,9 +265,24 @@ def test_equal_tuples_of_texts_in_batches_that_could_be_joined() -> None:
     assert_equal_fishers(ewc.fisher_diagonal(model, batches), mean)
 
 
-def test_sparse_inputs() -> None:
-    model = Custom(lambda m, x: torch.sparse.mm(x, m.a), a=nn.Parameter(torch.randn(4, 3)))
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+@pytest.mark.parametrize("bias", [True, False])
+def test_sparse_inputs(layout: torch.layout, bias: bool) -> None:
+    def forward(m: Custom, x: Tensor) -> Tensor:
+        return torch.addmm(m.b, x, m.a) if bias else torch.sparse.mm(x, m.a)
+
+    model = Custom(forward, a=nn.Parameter(torch.randn(4, 3)), b=nn.Parameter(torch.randn(3)))
     x = torch.randn(6, 4) * (torch.rand(6, 4) > 0.5)
-    expected = ewc.fisher_diagonal(Custom(lambda m, x: x @ m.a, a=model.a), [x])
-    actual = ewc.fisher_diagonal(model, [x.to_sparse()])
+    expected = ewc.fisher_diagonal(
+        Custom(lambda m, x: x @ m.a + bias * m.b, a=model.a, b=model.b), [x]
+    )
+    actual = ewc.fisher_diagonal(model, [x.to_sparse(layout=layout)])
     torch.testing.assert_close(actual["a"], expected["a"])
+
+
+def test_sparse_inputs_of_a_linear_layer() -> None:
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    x = (torch.randn(6, 4) * (torch.rand(6, 4) > 0.5)).double()
+    assert_equal_fishers(
+        ewc.fisher_diagonal(model, [x.to_sparse()]), ewc.fisher_diagonal(model, [x])
+    )

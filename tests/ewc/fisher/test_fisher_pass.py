@@ -22,6 +22,7 @@ from support.fisher_cases import check_against_loop, in_float64
 from support.reference import EXACT, assert_equal_fishers, batch_of_one_fisher, the_target
 from torch import Tensor, nn
 from torch.nn.functional import dropout
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import ewc
 from ewc.fisher.autograd.plan import Plan
@@ -251,3 +252,46 @@ def test_a_model_that_is_random_in_eval_mode(batch_size: int) -> None:
     assert found["w"].item() == 0.0  # (2 − 2) · 2 or (2 − 0) · 0
     assert said
     assert all("random in eval mode" in str(one.message) for one in said)
+
+
+def tagger(m: Custom, x: Tensor, lengths: Tensor) -> Tensor:
+    """Outputs are cut to the longest sequence of the batch."""
+    packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+    return m.head(pad_packed_sequence(m.rnn(packed)[0], batch_first=True)[0])
+
+
+@pytest.mark.parametrize("size", [1, 2, 6])
+def test_positions_are_those_of_each_sample_alone_if_samples_mix(size: int) -> None:
+    torch.manual_seed(0)
+    model = Custom(tagger, rnn=nn.GRU(4, 5, batch_first=True), head=nn.Linear(5, 3)).double()
+    x, lengths = torch.randn(6, 7, 4).double(), torch.tensor([2, 1, 3, 2, 1, 5])
+    expected = batch_of_one_fisher(model, (x, lengths), None, EXACT["categorical"])
+    batches = [((a, b),) for a, b in zip(x.split(size), lengths.split(size), strict=True)]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*depends on the other samples")
+        assert_equal_fishers(ewc.fisher_diagonal(model, batches), expected)
+
+
+def test_batches_that_must_be_sorted_are_not_joined() -> None:
+    def forward(m: Custom, x: Tensor, lengths: Tensor) -> Tensor:
+        packed = pack_padded_sequence(x, lengths, batch_first=True)  # raises if not sorted
+        return m.head(m.rnn(packed)[1][-1])
+
+    torch.manual_seed(0)
+    model = Custom(forward, rnn=nn.GRU(4, 5, batch_first=True), head=nn.Linear(5, 3)).double()
+    x, lengths = torch.randn(4, 3, 6, 4).double(), torch.tensor([6, 4, 1])
+    y = torch.randint(3, (4, 3))
+    batches = [((one, lengths), two) for one, two in zip(x, y, strict=True)]
+    inputs = (x.flatten(0, 1), lengths.repeat(4))
+    expected = batch_of_one_fisher(model, inputs, y.flatten(), the_target)
+    assert_equal_fishers(ewc.fisher_diagonal(model, batches, kind="empirical"), expected)
+
+
+def test_a_buffer_that_forward_writes_and_a_layer_reads() -> None:
+    def forward(m: Custom, x: Tensor) -> Tensor:
+        m.cache[: len(x)].copy_(x)
+        return m.head(m.cache[: len(x)])
+
+    model = Custom(forward, head=nn.Linear(8, 3)).double()
+    model.register_buffer("cache", torch.zeros(32, 8, dtype=torch.float64))
+    check_against_loop(model, (torch.randn(6, 8, dtype=torch.float64),))

@@ -87,3 +87,13 @@ def test_a_class_that_is_nearly_certain_keeps_its_gradient() -> None:
             )  # fmt: skip
         assert float(vectors[0][0, 1]) > 0
         torch.testing.assert_close(vectors[0].double(), vectors[1], rtol=1e-5, atol=0)
+
+
+def test_a_mask_that_hides_positions_must_fit_the_outputs() -> None:
+    """Of audio, the mask has samples and the outputs have frames; of prompt tuning, more tokens."""
+    mask = torch.ones(2, 8, dtype=torch.bool)
+    assert count_positions(torch.zeros(2, 5, 3), None, mask, "categorical") == 10
+    mask[1, 6:] = False
+    assert count_positions(torch.zeros(2, 3), None, mask, "categorical") == 2  # of whole sequences
+    with pytest.raises(ValueError, match=r"has shape \(2, 8\) and hides positions, .* \(2, 5\)"):
+        count_positions(torch.zeros(2, 5, 3), None, mask, "categorical")

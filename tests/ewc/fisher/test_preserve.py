@@ -1,6 +1,7 @@
 """The model and the world are as before: modes, buffers, grads, hooks and random numbers."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -274,3 +275,26 @@ def test_a_parameter_that_the_model_changes_is_named() -> None:
     )
     with pytest.warns(ewc.EWCWarning, match="changed its parameter 'w' in place"):
         ewc.fisher_diagonal(net, [torch.randint(6, (5, 2))])
+
+
+def test_a_compiled_function_within_a_model_gives_the_same() -> None:
+    """Twice: compiled code keeps no graph for a second backward pass."""
+
+    def layers(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        return nn.functional.layer_norm(x @ first, (8,)).tanh() @ second
+
+    torch.manual_seed(0)
+    parts = {"a": nn.Parameter(torch.randn(8, 8)), "b": nn.Parameter(torch.randn(8, 3))}
+    x, compiled = torch.randn(6, 8), torch.compile(layers)
+    expected = ewc.fisher_diagonal(Custom(lambda m, x: layers(x, m.a, m.b), **parts), [x])
+    for _ in range(2):
+        found = ewc.fisher_diagonal(Custom(lambda m, x: compiled(x, m.a, m.b), **parts), [x])
+        assert_equal_fishers(found, expected)
+
+
+def test_a_module_of_torchscript_is_refused_by_name() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        scripted = torch.jit.script(nn.Linear(4, 3))
+    with pytest.raises(TypeError, match="1 is a module of TorchScript"):
+        ewc.fisher_diagonal(nn.Sequential(nn.Tanh(), scripted), [torch.randn(2, 4)])

@@ -162,7 +162,16 @@ def _supports_addmm_bias(weight: WeightInput) -> bool:
 
 
 def _supports_addmm_weight(weight: WeightInput) -> bool:
-    return _samples_first(weight) and bool(weight.node._saved_alpha == 1)
+    is_plain = weight.node._saved_alpha == 1 and _is_dense(weight.node._saved_mat1)
+    return _samples_first(weight) and bool(is_plain)
+
+
+def _supports_mm_weight(weight: WeightInput) -> bool:
+    return _samples_first(weight) and _is_dense(weight.node._saved_self)
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    return tensor.layout == torch.strided
 
 
 def _supports_embedding(weight: WeightInput) -> bool:
@@ -184,7 +193,7 @@ _BIAS_CHANNELS = _broadcast(_one, channels=True)
 BINDERS: dict[tuple[str, int], Binder] = {
     ("AddmmBackward0", 0): Binder(_BIAS_LAST, _supports_addmm_bias),
     ("AddmmBackward0", 2): Binder(_bind_linear, _supports_addmm_weight),
-    ("MmBackward0", 1): Binder(_bind_linear, _samples_first),
+    ("MmBackward0", 1): Binder(_bind_linear, _supports_mm_weight),
     ("ConvolutionBackward0", 1): Binder(_bind_convolution, _samples_first),
     ("ConvolutionBackward0", 2): Binder(_BIAS_CHANNELS, _samples_first),
     (EMBEDDING, 0): Binder(_bind_embedding, _supports_embedding),

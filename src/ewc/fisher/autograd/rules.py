@@ -44,6 +44,12 @@ class Rule(ABC):
         """
         buffer.add_(self.per_sample(grad, start, stop))
 
+    def over_batch(self, grad: Tensor) -> Tensor:
+        """Return Σ_n ∂ℓ_n/∂z, what autograd gives for a whole batch."""
+        parts = chunks(len(grad), self.cost(grad))
+        sums = [self.per_sample(grad, start, stop).sum(0) for start, stop in parts]
+        return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
+
     def add_separable(self, total: Tensor, squared: Tensor) -> None:
         """Add Σ_n (∂ℓ_n/∂z)² to `total`, given the squared gradients; for separable rules only."""
         raise TypeError(f"{type(self).__name__} is not separable")
@@ -81,6 +87,19 @@ def add_sum_of_absolutes(total: Tensor, gradients: Tensor) -> None:
     total.add_(gradients.abs().sum(0))
 
 
+class SummedRule(Rule):
+    """Another rule, with all samples of the batch taken for one: ∂ℓ/∂z = Σ_n ∂ℓ_n/∂z."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+
+    def cost(self, grad: Tensor) -> int:
+        return self.rule.cost(grad)
+
+    def per_sample(self, grad: Tensor, start: int, stop: int) -> Tensor:
+        return self.rule.over_batch(grad).unsqueeze(0)
+
+
 class LinearRule(Rule):
     """y = x z, as in a linear layer: ∂ℓ/∂z = Σ_t x_t g_tᵀ over the positions t of the sample.
 
@@ -99,6 +118,9 @@ class LinearRule(Rule):
 
     def add_to(self, buffer: Tensor, grad: Tensor, start: int, stop: int) -> None:
         buffer.baddbmm_(self.inputs[start:stop].transpose(1, 2), grad[start:stop])
+
+    def over_batch(self, grad: Tensor) -> Tensor:
+        return self.inputs.flatten(0, 1).t() @ grad.flatten(0, 1)
 
     def add_separable(self, total: Tensor, squared: Tensor) -> None:
         for grads, inputs in zip(squared.split(ROWS), self.inputs.split(ROWS), strict=True):
@@ -198,6 +220,10 @@ class EmbeddingRule(Rule):
             part = part * (indices != self.padding).unsqueeze(-1)
         for sample, (chosen, gradient) in enumerate(zip(indices, part, strict=True)):
             buffer[sample].index_add_(0, chosen, gradient)
+
+    def over_batch(self, grad: Tensor) -> Tensor:
+        together = EmbeddingRule(self.indices.reshape(1, -1), self.rows, self.padding)
+        return together.per_sample(grad.reshape(1, -1, grad.shape[-1]), 0, 1)[0]
 
     def add_squares(self, total: Tensor, grad: Tensor) -> None:
         """Add Σ_n (∂ℓ_n/∂z)² to `total`, without a buffer of all rows.

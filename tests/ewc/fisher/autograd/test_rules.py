@@ -15,6 +15,7 @@ from ewc.fisher.autograd.rules import (
     EmbeddingRule,
     LinearRule,
     Rule,
+    SummedRule,
     chunks,
 )
 
@@ -36,6 +37,10 @@ def check(rule: Rule, forward: Callable[[int, Tensor], Tensor], weight: Tensor) 
     buffer = torch.ones_like(expected[1:4])
     rule.add_to(buffer, grad, 1, 4)
     torch.testing.assert_close(buffer, 1 + expected[1:4])
+    torch.testing.assert_close(rule.over_batch(grad), expected.sum(0))
+    together = SummedRule(rule)
+    torch.testing.assert_close(together.per_sample(grad, 0, 1), expected.sum(0, keepdim=True))
+    assert together.cost(grad) >= rule.cost(grad)
     total = torch.ones_like(weight)
     rule.add_squares(total, grad.clone())  # it may overwrite the gradients
     torch.testing.assert_close(total, 1 + expected.square().sum(0))
