@@ -19,6 +19,8 @@ from ewc.fisher.batches import FisherBatch
 from ewc.fisher.model_run import ModelRun
 from ewc.warnings import warn
 
+FEW = 8  # samples of which gradients are tested to be linear
+
 
 class BatchChecks:
     """Makes the plan for each batch, and remembers by graph what was found out.
@@ -46,14 +48,17 @@ class BatchChecks:
         findings = self._findings[graph.key]
         return None if findings is None else make_plan(full, findings)
 
-    def refuse_nonlinear(self, output: Tensor, graph: Graph) -> None:
+    def refuse_nonlinear(self, batch: FisherBatch, output: Tensor, graph: Graph) -> None:
         """Raise if the gradients of the parameters are not linear in the gradient at the output.
 
         `exact` replaces the expectation over labels by other vectors with the same second moments,
-        which is right for linear maps only.
+        which is right for linear maps only. A few samples are looked at.
         """
         if graph.key in self._linear:
             return
+        self._linear.add(graph.key)
+        if batch.size > FEW and (few := self._output_for_some(batch, list(range(FEW)))) is not None:
+            output, graph = few, self._run.graph(few)
         names = list(graph.parameters.values())
         # A threshold on gradients shows between vectors of very different size.
         size = 2.0**-10 if graph.largest_number > 1e30 else 2.0**-4
@@ -65,7 +70,6 @@ class BatchChecks:
                 f"those of {different[0]} are not: a hook or an autograd function of the model's "
                 "own clips or rounds them; use kind='sampled' or kind='empirical'"
             )
-        self._linear.add(graph.key)
 
     def mismatches(self, batch: FisherBatch, squares: BatchSquares, output: Tensor) -> list[str]:
         """Return the parameters whose gradients by the rules are not those of autograd.

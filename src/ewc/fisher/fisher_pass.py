@@ -102,7 +102,7 @@ class FisherPass:
             fitting = JOINED_ELEMENTS * batch.size // max(graph.elements, 1)
             self._capacity = max(1, min(JOINED_SAMPLES, fitting))
         if self._kind == "exact":
-            self._checks.refuse_nonlinear(output, graph)
+            self._checks.refuse_nonlinear(batch, output, graph)
         if batch.size == 1:
             self._add_alone(batch, output)
         elif self._add_with_rules(batch, output, graph):

@@ -176,14 +176,14 @@ def with_gradient(change: Callable[[Tensor], Tensor]) -> Callable[[Custom, Tenso
     [lambda g: g.clamp(-0.05, 0.05), lambda g: g * (g.abs() > 0.02), lambda g: g.sign()],
     ids=["clipped", "small ones dropped", "signs"],
 )
-@pytest.mark.parametrize("size", [1, 6])
+@pytest.mark.parametrize("size", [1, 6, 20])
 def test_exact_refuses_gradients_that_are_not_linear(
     change: Callable[[Tensor], Tensor], size: int
 ) -> None:
     """The labels' expectation is then not that of any other vectors. The other kinds are right."""
     torch.manual_seed(0)
     model = Custom(with_gradient(change), a=nn.Linear(4, 6), b=nn.Linear(6, 3)).double()
-    x, y = torch.randn(6, 4, dtype=torch.float64), torch.randint(3, (6,))
+    x, y = torch.randn(20, 4, dtype=torch.float64), torch.randint(3, (20,))
     with pytest.raises(ValueError, match=r"those of a\.bias are not: a hook or"):
         ewc.fisher_diagonal(model, [(x[:size],)])
     found = ewc.fisher_diagonal(model, [(x, y)], kind="empirical")

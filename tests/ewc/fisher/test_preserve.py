@@ -120,6 +120,9 @@ def test_a_model_wrapped_by_ddp_gives_the_same(tmp_path: object) -> None:
         wrapped(x).sum().backward()
         assert_equal_fishers(ewc.fisher_diagonal(wrapped, [x]), expected)
     finally:
+        # Before its process group, which would otherwise go with it while the GIL is held: a thread
+        # of gloo that still has to drop a Python object would wait for the GIL, and this for it.
+        wrapped = None
         torch.distributed.destroy_process_group()
 
 
