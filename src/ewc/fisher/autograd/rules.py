@@ -187,7 +187,8 @@ class BroadcastRule(Rule):
 
     def add_separable(self, total: Tensor, squared: Tensor) -> None:
         if self.factor is not None:
-            squared = squared * self.factor.square()
+            # Not times factor²: that of a masking value, such as -1e30, is infinite.
+            squared = (squared.sqrt() * self.factor).square_()
         total.add_(squared.sum(0).reshape(self.shape), alpha=self.scale**2)
 
 

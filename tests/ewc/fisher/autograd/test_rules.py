@@ -136,3 +136,14 @@ def test_chunks_cover_all_samples_within_the_budget(monkeypatch: pytest.MonkeyPa
     assert chunks(10, 30) == [(0, 3), (3, 6), (6, 9), (9, 10)]
     assert chunks(2, 1000) == [(0, 1), (1, 2)]
     assert chunks(3, 0) == [(0, 3)]
+
+
+def test_a_factor_whose_square_overflows_adds_nothing_where_there_is_no_gradient() -> None:
+    factor, grad = (
+        torch.tensor([[2.0, -1e30], [3.0, -1e30]]),
+        torch.tensor([[1.0, 0.0], [-1.0, 0.0]]),
+    )
+    rule = BroadcastRule(factor, 1.0, torch.Size([2]), (2,), torch.Size([2]))
+    total = torch.zeros(2)
+    rule.add_separable(total, grad.square())
+    assert total.tolist() == [13.0, 0.0]
