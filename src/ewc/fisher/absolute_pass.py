@@ -36,7 +36,7 @@ class AbsolutePass(FisherPass):
         counted = counted_positions(output, batch.targets, batch.mask, "categorical")
         return [cotangent if counted is None else cotangent * counted.unsqueeze(-1)]
 
-    def _add_sample(self, output: Tensor, names: list[str], vectors: list[Tensor]) -> None:
-        for grads in self._run.sample_gradients(output, names, vectors):
+    def _add_sample(self, totals: dict[str, Tensor], output: Tensor, vectors: list[Tensor]) -> None:
+        for grads in self._run.sample_gradients(output, list(totals), vectors):
             for name, grad in grads.items():
-                self.sums.totals[name].add_(grad.abs())
+                totals[name].add_(grad.abs())

@@ -43,10 +43,14 @@ class BatchChecks:
         else:
             mixed = self._findings[graph.key] is not None and self._mixes(batch, full)
         if mixed:
-            self._findings[graph.key] = None
-            warn(self._why_it_mixes(batch, full))
+            self.note_mixing(batch, output, graph)
         findings = self._findings[graph.key]
         return None if findings is None else make_plan(full, findings)
+
+    def note_mixing(self, batch: FisherBatch, output: Tensor, graph: Graph) -> None:
+        """Remember, and say, that samples mix in batches with this graph."""
+        self._findings[graph.key] = None
+        warn(self._why_it_mixes(batch, Probe(output, graph)))
 
     def refuse_nonlinear(self, batch: FisherBatch, output: Tensor, graph: Graph) -> None:
         """Raise if the gradients of the parameters are not linear in the gradient at the output.
@@ -54,22 +58,25 @@ class BatchChecks:
         `exact` replaces the expectation over labels by other vectors with the same second moments,
         which is right for linear maps only. A few samples are looked at.
         """
-        if graph.key in self._linear:
+        key = graph.key
+        if key in self._linear:
             return
-        self._linear.add(graph.key)
         if batch.size > FEW and (few := self._output_for_some(batch, list(range(FEW)))) is not None:
             output, graph = few, self._run.graph(few)
         names = list(graph.parameters.values())
-        # A threshold on gradients shows between vectors of very different size.
+        # f(v) + f(u) + f(−s (v + u)) / s = 0: s shows thresholds, the minus shows signs.
         size = 2.0**-10 if graph.largest_number > 1e30 else 2.0**-4
-        vectors = [_random_like(output), _random_like(output) * size]
-        large, small = self._run.sample_gradients(output, names, vectors)
-        if different := _differing(lambda name: small[name] / size, large, graph.rounding):
+        v, u = _random_like(output, 0), _random_like(output, 1)
+        vectors = [v, u, -size * (v + u)]
+        first, second, both = self._run.sample_gradients(output, names, vectors)
+        expected = {name: first[name] + second[name] for name in names}
+        if different := _differing(lambda name: both[name] / -size, expected, graph.rounding):
             raise ValueError(
                 f"kind='exact' needs gradients that are linear in the gradient at the output, and "
                 f"those of {different[0]} are not: a hook or an autograd function of the model's "
                 "own clips or rounds them; use kind='sampled' or kind='empirical'"
             )
+        self._linear.add(key)
 
     def mismatches(self, batch: FisherBatch, squares: BatchSquares, output: Tensor) -> list[str]:
         """Return the parameters whose gradients by the rules are not those of autograd.
@@ -94,7 +101,7 @@ class BatchChecks:
         if not names:
             return []
         cotangent = _random_like(output)
-        n = int(cotangent.reshape(batch.size, -1).abs().sum(1).argmax())
+        n = batch.size - 1  # alone, it has the output that it has in the batch: see `_mixes`
         grads = squares.backward(output, cotangent)
         with torch.enable_grad():
             alone = batch.take(n, n + 1).outputs(self._run.model)
@@ -141,13 +148,13 @@ class BatchChecks:
         """Return the output for some samples; None if the model takes no batch of this size."""
         try:
             return batch.pick(samples).outputs(self._run.model)
-        except (RuntimeError, ValueError):
+        except Exception:  # of the user's model, which may check its inputs in any way
             return None
 
 
-def _random_like(output: Tensor) -> Tensor:
+def _random_like(output: Tensor, seed: int = 0) -> Tensor:
     """Return a gradient at the output that no parameter's gradient can hide from."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     return torch.randn(output.shape, generator=generator).to(output.device, output.dtype)
 
 

@@ -78,7 +78,7 @@ class FisherPass:
         joined = buffer.joined()
         try:
             output = self._run.outputs(joined)
-        except (RuntimeError, ValueError):  # it may want sorted samples, or not so many
+        except Exception:  # of the user's model, which may want sorted samples, or not so many
             self._capacity = 1
             self._add_separately(buffer)
             return
@@ -115,7 +115,7 @@ class FisherPass:
     def _add_alone(self, sample: FisherBatch, output: Tensor) -> None:
         """Add a batch of one sample, which may have another length than in its batch."""
         vectors = list(self._cotangents(sample, output))
-        self._add_sample(output, list(self.sums.totals), vectors)
+        self._add_sample(self.sums.totals, output, vectors)
         self._count(sample, output)
 
     def _count(self, batch: FisherBatch, output: Tensor) -> None:
@@ -135,26 +135,42 @@ class FisherPass:
         with torch.no_grad():
             try:
                 squares = self._batch_sums(self.sums.totals, graph, plan, batch.size)
-                mismatches = self._checks.mismatches(batch, squares, output)
+                squares.use_no_rule_for(self._checks.mismatches(batch, squares, output))
+                rest = list(vectors) if plan.one_by_one else vectors
+                kept = [first, *rest] if plan.one_by_one else []
+                others = self._without_rules(batch, output, plan.one_by_one, kept)
                 grads = squares.backward(output, first)
             except RuntimeError as error:
                 if _is_spoiled(error):
                     return False
                 raise
-            squares.use_no_rule_for(mismatches)
-            rest = list(vectors) if plan.one_by_one else vectors
+            if others is None:
+                self._checks.note_mixing(batch, output, graph)
+                return False
             squares.add(grads)
             del grads  # they are as large as all results of the batch
             for vector in rest:
                 squares.add(squares.backward(output, vector))
             squares.finish()
-        del squares
-        if plan.one_by_one:
-            for n in range(batch.size):
-                of_sample = [vector[n : n + 1] for vector in (first, *rest)]
-                alone = batch.take(n, n + 1).outputs(self._run.model)
-                self._add_sample(alone, plan.one_by_one, of_sample)
+            for name, total in others.items():
+                self.sums.totals[name].add_(total)
         return True
+
+    def _without_rules(
+        self, batch: FisherBatch, output: Tensor, names: list[str], vectors: Iterable[Tensor]
+    ) -> dict[str, Tensor] | None:
+        """Return the sums of some parameters, one sample at a time.
+
+        None if a sample alone has an output of another shape than in its batch.
+        """
+        totals = {name: self._run.zeros(name) for name in names}
+        for n in range(batch.size if names else 0):
+            with torch.enable_grad():
+                alone = batch.take(n, n + 1).outputs(self._run.model)
+            if alone.shape[1:] != output.shape[1:]:
+                return None
+            self._add_sample(totals, alone, [vector[n : n + 1] for vector in vectors])
+        return totals
 
     def _plan(self, batch: FisherBatch, output: Tensor, graph: Graph) -> Plan | None:
         """Return how to compute a batch; None if samples mix or the graph cannot be used."""
@@ -165,11 +181,11 @@ class FisherPass:
                 return None
             raise
 
-    def _add_sample(self, output: Tensor, names: list[str], vectors: list[Tensor]) -> None:
-        """Add the squared gradients of one sample, given its output, without rules."""
-        for grads in self._run.sample_gradients(output, names, vectors):
+    def _add_sample(self, totals: dict[str, Tensor], output: Tensor, vectors: list[Tensor]) -> None:
+        """Add the squared gradients of one sample to some totals, given its output."""
+        for grads in self._run.sample_gradients(output, list(totals), vectors):
             for name, grad in grads.items():
-                self.sums.totals[name].addcmul_(grad, grad)
+                totals[name].addcmul_(grad, grad)
 
     def _cotangents(self, batch: FisherBatch, output: Tensor) -> Iterable[Tensor]:
         return cotangents(

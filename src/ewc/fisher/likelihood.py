@@ -198,6 +198,8 @@ def counted_positions(
         counted = ~ignored if bool(ignored.any()) else None
     if counted is None or output.ndim < 2:
         return None
+    if output.ndim == 3 and not bool(counted[:, output.shape[1] :].any()):
+        counted = counted[:, : output.shape[1]]  # the model has cut off what is hidden at the end
     if counted.shape == output.shape[:-1]:
         return counted.bool()
     if output.ndim > 2 and not bool(counted.all()):

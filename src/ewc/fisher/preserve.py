@@ -34,10 +34,10 @@ def preserved(model: nn.Module) -> Iterator["PrivateRandomState"]:
 
 def _refuse_torchscript(model: nn.Module) -> None:
     for name, module in model.named_modules():
-        if isinstance(module, torch.jit.ScriptModule):
+        if isinstance(module, torch.jit.ScriptModule) and any(True for _ in module.parameters()):
             raise TypeError(
-                f"{name or 'the model'} is a module of TorchScript, which hides its graph and its "
-                "buffers: use the Python module that it was made from"
+                f"{name or 'the model'} is a module of TorchScript, which hides its graph: "
+                "use the Python module that it was made from"
             )
 
 
@@ -95,7 +95,11 @@ class PrivateRandomState:
 def _modes_and_tensors_restored(model: nn.Module) -> Iterator[None]:
     """Restore modes, buffers, and the rows that an embedding with `max_norm` rescales."""
     modes = [(module, module.training) for module in model.modules()]
-    buffers = [(module, dict(module._buffers)) for module in model.modules()]
+    buffers = [
+        (module, dict(module._buffers))
+        for module in model.modules()
+        if not isinstance(module, torch.jit.ScriptModule)  # whose buffers are fixed
+    ]
     copies = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     versions = {name: parameter._version for name, parameter in model.named_parameters()}
     rescaled = [

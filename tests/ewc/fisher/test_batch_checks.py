@@ -1,12 +1,13 @@
 """Batches whose samples mix, or whose rows go where the data says, are found and done right."""
 
+import warnings
 from collections.abc import Callable
 
 import pytest
 import torch
 from support.architectures import Custom, perceptron, table
 from support.fisher_cases import check_against_loop, in_float64
-from support.reference import assert_equal_fishers, batch_of_one_fisher, the_target
+from support.reference import EXACT, assert_equal_fishers, batch_of_one_fisher, the_target
 from torch import Tensor, nn
 
 import ewc
@@ -173,8 +174,14 @@ def with_gradient(change: Callable[[Tensor], Tensor]) -> Callable[[Custom, Tenso
 
 @pytest.mark.parametrize(
     "change",
-    [lambda g: g.clamp(-0.05, 0.05), lambda g: g * (g.abs() > 0.02), lambda g: g.sign()],
-    ids=["clipped", "small ones dropped", "signs"],
+    [
+        lambda g: g.clamp(-0.05, 0.05),
+        lambda g: g * (g.abs() > 0.02),
+        lambda g: g.sign(),
+        lambda g: g.relu(),
+        lambda g: g * (g.abs() >= g.abs().median(-1, keepdim=True).values),
+    ],
+    ids=["clipped", "small ones dropped", "signs", "positive ones", "larger half"],
 )
 @pytest.mark.parametrize("size", [1, 6, 20])
 def test_exact_refuses_gradients_that_are_not_linear(
@@ -188,6 +195,47 @@ def test_exact_refuses_gradients_that_are_not_linear(
         ewc.fisher_diagonal(model, [(x[:size],)])
     found = ewc.fisher_diagonal(model, [(x, y)], kind="empirical")
     assert_equal_fishers(found, batch_of_one_fisher(model, (x,), y, the_target))
+
+
+def test_a_refusal_is_not_lost_where_batches_are_joined() -> None:
+    """The first batch has one position, and no hook."""
+
+    def forward(m: Custom, x: Tensor) -> Tensor:
+        hidden = m.a(x[:, 0])
+        for position in range(1, x.shape[1]):
+            hidden = (m.a(x[:, position]) + hidden).tanh()
+            if hidden.requires_grad:
+                hidden.register_hook(lambda g: g.clamp(-0.05, 0.05))
+        return m.b(hidden)
+
+    model = Custom(forward, a=nn.Linear(4, 6), b=nn.Linear(6, 3)).double()
+    x = torch.randn(5, 2, 3, 4, dtype=torch.float64)
+    with pytest.raises(ValueError, match="are not: a hook"):
+        ewc.fisher_diagonal(model, [x[0, :, :1], *x[1:]])
+
+
+@pytest.mark.parametrize("gain", [False, True], ids=["rules", "one by one"])
+def test_samples_that_are_longer_in_their_batch(gain: bool) -> None:
+    """Padding is cut off, which samples of less than full length show only when they are alone."""
+
+    def forward(m: Custom, x: Tensor) -> Tensor:
+        longest = int((x[..., 0] > -50).sum(1).max())
+        hidden = m.gain(m.a(x[:, :longest])) if gain else m.a(x[:, :longest]).tanh()
+        return m.b(hidden)
+
+    torch.manual_seed(0)
+    model = Custom(forward, a=nn.Linear(4, 6), gain=nn.PReLU(), b=nn.Linear(6, 3)).double()
+    x = torch.randn(6, 5, 4, dtype=torch.float64)
+    x[:3, 2:] = -100
+    found = []
+    for kind in ("exact", "sampled"):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*depends on the other samples")
+            found.append(ewc.fisher_diagonal(model, [x], kind=kind))
+    if gain:  # found out: each sample is taken alone
+        expected = batch_of_one_fisher(model, (x,), None, EXACT["categorical"])
+        assert_equal_fishers(found[0], expected)
+    assert all(one["a.weight"].any() for one in found)
 
 
 def test_exact_takes_a_hook_that_is_linear() -> None:

@@ -295,3 +295,17 @@ def test_a_buffer_that_forward_writes_and_a_layer_reads() -> None:
     model = Custom(forward, head=nn.Linear(8, 3)).double()
     model.register_buffer("cache", torch.zeros(32, 8, dtype=torch.float64))
     check_against_loop(model, (torch.randn(6, 8, dtype=torch.float64),))
+
+
+@pytest.mark.parametrize("error", [AssertionError, IndexError, ValueError])
+def test_a_model_that_takes_no_larger_batch_gets_none(error: type[Exception]) -> None:
+    def forward(m: Custom, x: Tensor) -> Tensor:
+        if len(x) > 4:
+            raise error("at most four samples")
+        return m.head(x)
+
+    model = Custom(forward, head=nn.Linear(8, 3)).double()
+    x, y = torch.randn(12, 8, dtype=torch.float64), torch.randint(3, (12,))
+    batches = list(zip(x.split(3), y.split(3), strict=True))
+    expected = batch_of_one_fisher(model, (x,), y, the_target)
+    assert_equal_fishers(ewc.fisher_diagonal(model, batches, kind="empirical"), expected)

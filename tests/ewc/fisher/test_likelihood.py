@@ -95,5 +95,10 @@ def test_a_mask_that_hides_positions_must_fit_the_outputs() -> None:
     assert count_positions(torch.zeros(2, 5, 3), None, mask, "categorical") == 10
     mask[1, 6:] = False
     assert count_positions(torch.zeros(2, 3), None, mask, "categorical") == 2  # of whole sequences
+    assert count_positions(torch.zeros(2, 8, 3), None, mask, "categorical") == 14
+    mask[0, 6:] = False
+    assert (
+        count_positions(torch.zeros(2, 6, 3), None, mask, "categorical") == 12
+    )  # cut by the model
     with pytest.raises(ValueError, match=r"has shape \(2, 8\) and hides positions, .* \(2, 5\)"):
         count_positions(torch.zeros(2, 5, 3), None, mask, "categorical")

@@ -295,6 +295,15 @@ def test_a_compiled_function_within_a_model_gives_the_same() -> None:
         assert_equal_fishers(found, expected)
 
 
+def test_a_module_of_torchscript_without_parameters_is_fine() -> None:
+    model, x = nn.Sequential(nn.Tanh(), nn.Linear(4, 3)).double(), torch.randn(5, 4).double()
+    expected = ewc.fisher_diagonal(model, [x])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        model[0] = torch.jit.script(nn.Tanh())
+    assert_equal_fishers(ewc.fisher_diagonal(model, [x]), expected)
+
+
 def test_a_module_of_torchscript_is_refused_by_name() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
