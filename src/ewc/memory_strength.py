@@ -10,6 +10,7 @@ from ewc.budget import AUTO_DISTANCE, Budget, FixedStrength
 from ewc.parameters import ModelParameters
 from ewc.pull_state import PullState
 from ewc.task_wells import TaskWells
+from ewc.warnings import warn_of_runaway
 from ewc.wells import Well, energy, energy_at_zero
 
 
@@ -19,6 +20,7 @@ class MemoryStrength:
     _parameters: ModelParameters
     _wells: TaskWells
     _control: FixedStrength | Budget
+    _ran_away: bool = False  # whether the user was told that the weights diverged
     _at_zero: tuple[Well, float] = (Well(), 0.0)  # the last well that was asked for, its energy
 
     @property
@@ -119,7 +121,15 @@ class MemoryStrength:
     def _adapt_strength(self) -> None:
         """Choose the strength for the next step of a training."""
         if self._wells.tasks:
-            self._control = self._control.step(self.estimated_rise, self.allowed_rise)
+            self._control = self._control.step(self._finite_rise, self.allowed_rise)
+
+    def _finite_rise(self) -> float:
+        """Return the estimated rise, and warn once if it is not finite."""
+        rise = self.estimated_rise()
+        if not (math.isfinite(rise) or self._ran_away):
+            self._ran_away = True
+            warn_of_runaway()
+        return rise
 
     def _fit_wells(self) -> PullState:
         """Fit the wells to the model, which may have moved or grown; return what pulls now."""

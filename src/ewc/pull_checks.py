@@ -25,7 +25,12 @@ from ewc.sharding import (
 )
 from ewc.step_size.rules import needs_whole_parameters, step_size_rule
 from ewc.step_size.sgd import stability_limit
-from ewc.warnings import warn_of_divergence, warn_of_standstill, warn_of_unowned
+from ewc.warnings import (
+    warn_of_divergence,
+    warn_of_rounding,
+    warn_of_standstill,
+    warn_of_unowned,
+)
 from ewc.wells import Well
 
 # The smallest `surviving_share` without a warning. On permuted MNIST (784-200-200-10, SGD at 0.1
@@ -81,10 +86,15 @@ class StrengthCheck:
 
     def __init__(self) -> None:
         self._checked: tuple[Well, float] | None = None
+        self._rounding_checked: Well | None = None
         self._largest: tuple[Well, dict[str, float]] | None = None
 
     def check_proximal(self, optimizer: Optimizer, state: PullState, warned: set[str]) -> None:
-        """Warn once if hardly anything of the step that was just taken survives the pull."""
+        """Warn once if hardly anything of the step that was just taken survives the pull.
+
+        And once if the weights are too coarse for it.
+        """
+        self._check_rounding(state, warned)
         if "standstill" in warned:
             return
         rates = (float(group.get("lr", 1.0)) for group in optimizer.param_groups)
@@ -97,6 +107,16 @@ class StrengthCheck:
         if (share := surviving_share(optimizer, state)) < STANDSTILL:
             warned.add("standstill")
             warn_of_standstill(share, state.strength)
+
+    def _check_rounding(self, state: PullState, warned: set[str]) -> None:
+        if "rounding" in warned or self._rounding_checked is state.well:
+            return
+        self._rounding_checked = state.well
+        for name in state.well.precision:
+            if state.parameters[name].dtype in (torch.bfloat16, torch.float16):
+                warned.add("rounding")
+                warn_of_rounding(name, state.parameters[name])
+                return
 
     def check_gradient(self, optimizer: Optimizer, state: PullState, warned: set[str]) -> None:
         """Warn once, before the step, if a pull through the gradient overshoots and diverges."""

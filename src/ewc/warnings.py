@@ -100,6 +100,25 @@ def warn_of_divergence(name: str, product: float, limit: float) -> None:
     )
 
 
+def warn_of_rounding(name: str, parameter: Tensor) -> None:
+    """Warn of a pull on weights that are too coarse for it."""
+    dtype = str(parameter.dtype).removeprefix("torch.")
+    warn(
+        f"{name!r} is kept in {dtype}: how='proximal' changes it after the optimizer's step, and "
+        "changes below its rounding are lost, so the pull is too weak at small learning rates; "
+        "keep the parameters in float32 and compute under autocast, or use how='gradient'"
+    )
+
+
+def warn_of_runaway() -> None:
+    """Warn of a budget whose strength has grown until nothing was finite any more."""
+    warn(
+        "the estimated rise is not finite: the weights diverged. With how='gradient' or penalty() "
+        "a budget can cause that, because it raises the strength beyond what an explicit penalty "
+        "is stable for; use memory.attach(optimizer)"
+    )
+
+
 def warn_of_standstill(share: float, strength: float) -> None:
     """Warn of a pull that lets hardly any weight move."""
     warn(

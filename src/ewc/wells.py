@@ -213,6 +213,11 @@ def check_precision(
     for name, parameter in parameters.items():
         if name not in precision:
             raise ValueError(f"expected a {what} for {name!r}, but there is none")
+        if parameter.is_complex():
+            raise TypeError(
+                f"a {what} of a complex parameter is not defined here: leave out {name!r} "
+                f"with parameters='!{name}'"
+            )
         if not all_true(torch.isfinite(parameter)):
             raise ValueError(f"expected finite weights, but {name!r} has NaN or infinite ones")
     for name, tensor in precision.items():

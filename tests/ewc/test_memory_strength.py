@@ -1,6 +1,7 @@
 """A memory with a budget ends where the loss is smallest among the weights that keep it."""
 
 import copy
+import warnings
 from collections.abc import Callable
 from functools import partial
 
@@ -16,6 +17,7 @@ from support.small_memory import (
     one_step,
     weights,
 )
+from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from ewc.budget import AUTO_DISTANCE
@@ -291,3 +293,20 @@ def test_training_goes_on_bit_for_bit(through, steps, budget, tmp_path) -> None:
     assert loaded._control == memory._control
     assert memory.strength > 0
     torch.testing.assert_close(weights(resumed), weights(model), rtol=0, atol=0)
+
+
+def test_a_budget_under_which_the_weights_diverged_says_so_once() -> None:
+    """An explicit penalty with momentum: the strength is raised beyond what is stable."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 4).double()
+    memory = EWC(model, budget=0.05)
+    memory.anchor(7.0)
+    target = model.weight.detach() + torch.randn(4, 6).double()
+    optimizer = SGD(model.parameters(), lr=0.005, momentum=0.9)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(500):
+            optimizer.zero_grad()
+            ((model.weight - target).square().sum() + memory.penalty()).backward()
+            optimizer.step()
+    assert [str(one.message)[:39] for one in caught] == ["the estimated rise is not finite: the w"]

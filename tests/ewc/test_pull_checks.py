@@ -198,3 +198,35 @@ def test_the_surviving_share_is_that_of_the_steps_taken() -> None:
         share = surviving_share(optimizer, memory._fit_wells())
     assert share == pytest.approx(float(moved[True].abs().sum() / moved[False].abs().sum()))
     assert share < 0.9
+
+
+def test_weights_that_are_too_coarse_for_the_pull_are_named_once() -> None:
+    model = make_model().bfloat16()
+    memory, optimizer = held(model), SGD(model.parameters(), lr=0.01)
+    memory.attach(optimizer)
+    gradients(model)
+    with pytest.warns(EWCWarning, match="'body.weight' is kept in bfloat16"):
+        optimizer.step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", EWCWarning)
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "how"), [(torch.bfloat16, "gradient"), (torch.float32, "proximal")]
+)
+def test_weights_that_are_fine_enough_for_the_pull_are_not_named(
+    dtype: torch.dtype, how: str
+) -> None:
+    model = make_model().to(dtype)
+    memory, optimizer = held(model), SGD(model.parameters(), lr=0.01)
+    memory.attach(optimizer, how=how)
+    gradients(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", EWCWarning)
+        optimizer.step()
+
+
+def gradients(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)

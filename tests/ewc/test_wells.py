@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ewc.wells import Well, add, energy, fitted, merged
+from ewc.wells import Well, add, check_precision, energy, fitted, merged
 
 SIZE = 4
 finite = st.floats(-10, 10, width=32)
@@ -147,3 +147,9 @@ def test_wells_follow_the_device_of_the_parameters():
     well = make([1.0] * SIZE, [0.0] * SIZE)
     moved = fitted(well, {"w": torch.zeros(SIZE, dtype=torch.float64, device="meta")})
     assert moved.precision["w"].device.type == moved.anchor["w"].device.type == "meta"
+
+
+def test_a_complex_parameter_is_refused_by_name():
+    weights = {"w": torch.zeros(2, dtype=torch.complex64)}
+    with pytest.raises(TypeError, match="complex parameter is not defined here: leave out 'w'"):
+        check_precision({"w": torch.ones(2)}, weights)
