@@ -48,6 +48,13 @@ def memory_of(model: nn.Module) -> EWC:
     return memory
 
 
+def two_memories(model: nn.Module) -> tuple[EWC, EWC]:
+    """Return a memory of the old text, and a weaker one that pulls on all weights alike."""
+    even = EWC(model, strength=7.0)
+    even.anchor(0.1, task="even")
+    return memory_of(model), even
+
+
 def adamw(model: nn.Module, fused: bool = True) -> tuple[AdamW, LambdaLR]:
     """Return the optimizer and the schedule of all trainers."""
     options = {"lr": RATE, "eps": EPSILON, "weight_decay": 0.0, "fused": fused}

@@ -1,10 +1,8 @@
 """A memory in the `Trainer` of Lightning, saved and restored as part of its checkpoints."""
 
-from typing import Any
+from typing import Any, cast
 
-from torch import Tensor
-
-from ewc.integrations.trainer_memory import Consolidation, TrainerMemory
+from ewc.integrations.trainer_memory import DEFAULT_NAME, Consolidation, TrainerMemory
 from ewc.memory import EWC
 from ewc.step_size import How
 
@@ -29,6 +27,8 @@ class EWCCallback(Callback):
         compiled: pull with compiled kernels, see `EWC.attach`.
         consolidate: whether to consolidate at the end of training, on the trainer's own batches of
             training data; or the options for it, such as `{"task": "B", "max_samples": 1000}`.
+        name: the name under which the memory is saved and restored. With several memories in one
+            trainer, each needs a name of its own.
 
     Example:
         >>> import torch, ewc
@@ -45,8 +45,9 @@ class EWCCallback(Callback):
         how: How = "proximal",
         compiled: bool = False,
         consolidate: Consolidation = False,
+        name: str = DEFAULT_NAME,
     ) -> None:
-        self._inside = TrainerMemory(memory, how, consolidate, compiled)
+        self._inside = TrainerMemory(memory, how, consolidate, compiled, name)
         self._restored = False  # whether the memory is that of the checkpoint that is resumed
 
     @property
@@ -54,10 +55,24 @@ class EWCCallback(Callback):
         """The memory that pulls."""
         return self._inside.memory
 
+    @property
+    def state_key(self) -> str:
+        """The key of the memory in a checkpoint."""
+        if self._inside.name == DEFAULT_NAME:  # as in checkpoints from before there were names
+            return super().state_key
+        return self._generate_state_key(name=self._inside.name)
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Refuse the name of another callback."""
+        callbacks: list[Callback] = cast(Any, trainer).callbacks  # there, but not declared
+        self._inside.check_name([c._inside for c in callbacks if isinstance(c, EWCCallback)])
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Attach the memory to the optimizers."""
         if trainer.ckpt_path is not None and not self._restored:
-            self._inside.check_resumed("the checkpoint was saved without a memory")
+            self._inside.check_resumed(
+                f"the checkpoint was saved without a memory named {self._inside.name!r}"
+            )
         self._inside.start(trainer.optimizers)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -66,9 +81,13 @@ class EWCCallback(Callback):
         self._inside.finish(trainer.train_dataloader)
         self._restored = False
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the memory as part of a checkpoint."""
-        return self.memory.state_dict()
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Make the memory part of a checkpoint."""
+        # Lightning would put what `state_dict` returns there. But it refuses two callbacks with
+        # this method and the same key before `setup` can say what to do.
+        checkpoint["callbacks"][self.state_key] = self.memory.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over the memory of a checkpoint."""

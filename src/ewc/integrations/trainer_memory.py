@@ -1,6 +1,7 @@
 """What every trainer does with a memory: attach it, restore it, consolidate at the end."""
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from inspect import signature
 from typing import Any, TypeAlias
 
@@ -12,6 +13,7 @@ from ewc.step_size import How
 from ewc.warnings import warn
 
 Consolidation: TypeAlias = bool | Mapping[str, Any]
+DEFAULT_NAME = "ewc"
 
 
 class TrainerMemory:
@@ -22,17 +24,42 @@ class TrainerMemory:
         how: how it pulls, see `EWC.attach`.
         consolidate: whether to consolidate at the end of training; or the options for it.
         compiled: whether to pull with compiled kernels, see `EWC.attach`.
+        name: the name under which it is saved.
     """
 
     def __init__(
-        self, memory: EWC, how: How, consolidate: Consolidation, compiled: bool = False
+        self,
+        memory: EWC,
+        how: How,
+        consolidate: Consolidation,
+        compiled: bool = False,
+        name: str = DEFAULT_NAME,
     ) -> None:
         if not isinstance(memory, EWC):
             raise TypeError(f"expected an ewc.EWC as the memory, got {type(memory).__name__}")
-        self.memory = memory
+        if not re.fullmatch(r"[\w .-]+", name):
+            raise ValueError(
+                "expected a name that can be part of a file's name, of letters, digits, spaces, "
+                f"'.', '-' and '_', got {name!r}"
+            )
+        self.memory, self.name = memory, name
         self._how, self._compiled = how, compiled
         self._options = _consolidation_options(consolidate)
         self._pulls: list[Pull] = []
+
+    def check_name(self, memories: Sequence["TrainerMemory"]) -> None:
+        """Raise if one of a trainer's memories has the name of another; then none is attached.
+
+        Args:
+            memories: all memories of the trainer, this one among them.
+        """
+        if sum(memory.name == self.name for memory in memories) > 1:
+            for memory in memories:
+                memory.stop()
+            raise ValueError(
+                "expected a name of its own for each memory in a trainer, under which it is saved, "
+                f"got {self.name!r} twice: give each a name with EWCCallback(memory, name=...)"
+            )
 
     def start(self, optimizers: Iterable[Optimizer]) -> None:
         """Attach the memory to those optimizers that have parameters of it.

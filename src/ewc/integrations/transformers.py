@@ -1,8 +1,9 @@
 """A memory in the `Trainer` of Transformers and those derived from it, such as TRL's `SFTTrainer`.
 
-The memory is saved as `ewc_memory.safetensors` beside `optimizer.pt` in every `checkpoint-N`. A
-`Trainer` does not tell its callbacks which checkpoint it resumes, so the place of the file and a
-name of the run are recorded in `trainer_state.json`, and the file has that name too.
+The memory is saved as `ewc_memory.safetensors` beside `optimizer.pt` in every `checkpoint-N`, one
+with a name of its own as `ewc_memory_NAME.safetensors`. A `Trainer` does not tell its callbacks
+which checkpoint it resumes, so the place of the file and a name of the run are recorded in
+`trainer_state.json`, and the file has that name too.
 """
 
 from pathlib import Path
@@ -12,7 +13,7 @@ from uuid import uuid4
 from torch import Tensor
 
 from ewc.files import read_tensors, write_tensors
-from ewc.integrations.trainer_memory import Consolidation, TrainerMemory
+from ewc.integrations.trainer_memory import DEFAULT_NAME, Consolidation, TrainerMemory
 from ewc.memory import EWC
 from ewc.step_size import How
 
@@ -24,6 +25,7 @@ except ImportError as error:  # pragma: no cover
         "pip install 'ewc[transformers]'"
     ) from error
 
+# With the default name, which is also that of checkpoints from before there were names:
 FILE_NAME = "ewc_memory.safetensors"
 KEY = "ewc"  # of our entry in trainer_state.json
 
@@ -40,6 +42,8 @@ class EWCCallback(TrainerCallback):
         compiled: pull with compiled kernels, see `EWC.attach`.
         consolidate: whether to consolidate at the end of training, on the trainer's own batches of
             training data; or the options for it, such as `{"task": "B", "kind": "sampled"}`.
+        name: the name under which the memory is saved and restored. With several memories in one
+            trainer, each needs a name of its own.
 
     Example:
         >>> import ewc
@@ -59,8 +63,10 @@ class EWCCallback(TrainerCallback):
         how: How = "proximal",
         compiled: bool = False,
         consolidate: Consolidation = False,
+        name: str = DEFAULT_NAME,
     ) -> None:
-        self._inside = TrainerMemory(memory, how, consolidate, compiled)
+        self._inside = TrainerMemory(memory, how, consolidate, compiled, name)
+        self._key, self._file_name = _places(name)
         self._run = ""
 
     @property
@@ -68,10 +74,17 @@ class EWCCallback(TrainerCallback):
         """The memory that pulls."""
         return self._inside.memory
 
+    def on_init_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Refuse the name of another callback."""
+        self._check_name(state)
+
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Restore the memory if training is resumed, and attach it to the optimizer."""
+        self._check_name(state)  # again: a callback may be added after `on_init_end`
         if state.global_step > 0:
             self._restore(args, state)
         self._run = uuid4().hex
@@ -81,8 +94,8 @@ class EWCCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Record, before a checkpoint may be saved, where its memory will be."""
-        file = str((_checkpoint(args, state) / FILE_NAME).absolute())
-        _records(state)[KEY] = {"run": self._run, "file": file}
+        file = str((_checkpoint(args, state) / self._file_name).absolute())
+        _records(state)[self._key] = {"run": self._run, "file": file}
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -90,7 +103,7 @@ class EWCCallback(TrainerCallback):
         """Save the memory beside the optimizer."""
         tensors = self.memory.state_dict()  # by all processes: the memory may be sharded
         if args.should_save:
-            file = _checkpoint(args, state) / FILE_NAME
+            file = _checkpoint(args, state) / self._file_name
             write_tensors(file, tensors, {"run": _name(self._run, state)})
 
     def on_train_end(
@@ -99,13 +112,26 @@ class EWCCallback(TrainerCallback):
         """Detach the memory, and consolidate if that was asked for."""
         self._inside.finish(kwargs["train_dataloader"])
 
+    def _check_name(self, state: TrainerState) -> None:
+        """Raise if a callback before this one has its name.
+
+        A callback does not see the others, but all see the same state. It is saved without this
+        list, which is none of its fields.
+        """
+        memories: list[TrainerMemory] = vars(state).setdefault("_ewc_memories", [])
+        if self._inside not in memories:
+            memories.append(self._inside)
+        self._inside.check_name(memories)
+
     def _restore(self, args: TrainingArguments, state: TrainerState) -> None:
         """Restore the memory of the checkpoint that was resumed, or complain."""
-        recorded = _records(state).get(KEY)
+        recorded = _records(state).get(self._key)
         if recorded is None:
-            self._inside.check_resumed("the checkpoint was saved without a memory")
+            self._inside.check_resumed(
+                f"the checkpoint was saved without a memory named {self._inside.name!r}"
+            )
             return
-        places = (_checkpoint(args, state) / FILE_NAME, Path(recorded["file"]))
+        places = (_checkpoint(args, state) / self._file_name, Path(recorded["file"]))
         tensors = _first_of_run(places, _name(recorded["run"], state))
         if tensors is None:
             self._inside.check_resumed(
@@ -114,6 +140,13 @@ class EWCCallback(TrainerCallback):
             )
         else:
             self.memory.load_state_dict(tensors)
+
+
+def _places(name: str) -> tuple[str, str]:
+    """Return the key in `trainer_state.json` and the name of the file of a memory."""
+    if name == DEFAULT_NAME:
+        return KEY, FILE_NAME
+    return f"{KEY}_{name}", f"ewc_memory_{name}.safetensors"
 
 
 def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:

@@ -25,6 +25,7 @@ from support.trainers import (
     memory_of,
     plain_loop,
     tiny_gpt2,
+    two_memories,
     with_memory,
 )
 from torch import Tensor, nn
@@ -158,6 +159,63 @@ def test_the_memory_in_a_checkpoint_is_tensors_only(tmp_path: Path) -> None:
     assert all(isinstance(value, Tensor) for value in saved.values())
 
 
+def named(old: EWC, even: EWC) -> tuple[EWCCallback, EWCCallback]:
+    return EWCCallback(old), EWCCallback(even, name="even")
+
+
+def test_two_memories_are_resumed_each_as_it_was(tmp_path: Path) -> None:
+    half = DataLoader(ROWS[: len(ROWS) // 2], batch_size=BATCH)  # two epochs of it
+    epochs = {"max_steps": -1, "max_epochs": 2}
+    whole = Tuning()
+    saving = ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1)
+    callbacks = [*named(*two_memories(whole.net)), saving]
+    make_trainer(*callbacks, **epochs, enable_checkpointing=True).fit(whole, half)
+
+    resumed = Tuning()
+    nn.init.zeros_(resumed.net.lm_head.weight)
+    old, even = EWC(resumed.net, strength=1.0), EWC(resumed.net, strength=1.0)
+    trainer = make_trainer(*named(old, even), **epochs)
+    trainer.fit(resumed, half, ckpt_path=tmp_path / "epoch=0.ckpt")
+    assert distance(resumed.net, whole.net) == 0
+    assert (old.tasks, old.strength) == (("old",), 1000.0)
+    assert (even.tasks, even.strength) == (("even",), 7.0)
+
+    without = Tuning()
+    make_trainer(EWCCallback(memory_of(without.net)), **epochs).fit(without, half)
+    assert distance(without.net, whole.net) > 1e-3  # the second one mattered
+
+
+def test_the_default_name_is_that_of_older_checkpoints(tmp_path: Path) -> None:
+    module = Tuning()
+    trainer = make_trainer(*named(*two_memories(module.net)), max_steps=1)
+    trainer.fit(module, batches())
+    trainer.save_checkpoint(tmp_path / "end.ckpt")
+    checkpoint = torch.load(tmp_path / "end.ckpt", weights_only=True)
+    assert checkpoint["callbacks"].keys() == {"EWCCallback", "EWCCallback{'name': 'even'}"}
+
+
+class WithCallbacks(Tuning):
+    """Brings its own callbacks, which Lightning does not compare with each other."""
+
+    callbacks: tuple[Callback, ...] = ()
+
+    def configure_callbacks(self) -> list[Callback]:
+        return list(self.callbacks)
+
+
+@pytest.mark.parametrize("name", ["ewc", "even"])
+@pytest.mark.parametrize("of_module", [False, True])
+def test_the_same_name_twice_is_refused(name: str, of_module: bool) -> None:
+    module = WithCallbacks()
+    both = tuple(EWCCallback(memory, name=name) for memory in two_memories(module.net))
+    module.callbacks = both if of_module else ()
+    trainer = make_trainer(*(() if of_module else both))
+    with pytest.raises(ValueError, match=f"a name of its own for each .* got '{name}' twice"):
+        trainer.fit(module, batches())
+    assert not trainer.optimizers  # nothing to attach to yet
+    assert distance(module.net, tiny_gpt2()) == 0
+
+
 def without_memory(directory: Path) -> Path:
     """A checkpoint at step 3, saved without the callback."""
     trainer = make_trainer(max_steps=3)
@@ -169,7 +227,7 @@ def without_memory(directory: Path) -> Path:
 def test_a_checkpoint_without_a_memory_is_an_error(tmp_path: Path) -> None:
     module = Tuning()
     trainer = make_trainer(EWCCallback(EWC(module.net, strength=1.0)))
-    with pytest.raises(RuntimeError, match="saved without a memory, and the memory given has no"):
+    with pytest.raises(RuntimeError, match="named 'ewc', and the memory given has no task"):
         trainer.fit(module, batches(), ckpt_path=without_memory(tmp_path))
 
 

@@ -30,6 +30,23 @@ def test_unknown_options_are_refused_at_once(memory: EWC) -> None:
         TrainerMemory(memory, "proximal", {"sample": 3})
 
 
+@pytest.mark.parametrize("name", ["", "a/b", "a\\b", "a:b", "a\0"])
+def test_a_name_that_cannot_be_a_files_is_refused(memory: EWC, name: str) -> None:
+    with pytest.raises(ValueError, match="expected a name that can be part of a file's name"):
+        TrainerMemory(memory, "proximal", False, name=name)
+
+
+def test_the_same_name_twice_leaves_nothing_attached(memory: EWC) -> None:
+    one, other = (TrainerMemory(memory, "proximal", False, name="A") for _ in range(2))
+    last = TrainerMemory(memory, "proximal", False, name="B v1.0")
+    last.check_name([one, last])
+    optimizer = optimizer_of(memory)
+    one.start([optimizer])
+    with pytest.raises(ValueError, match=r"got 'A' twice: .* EWCCallback\(memory, name=\.\.\.\)"):
+        other.check_name([one, last, other])
+    assert not optimizer._optimizer_step_post_hooks
+
+
 @pytest.mark.parametrize(
     ("consolidate", "tasks"), [(False, ()), (True, ("task 1",)), ({"task": "A"}, ("A",))]
 )

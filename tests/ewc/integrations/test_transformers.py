@@ -190,7 +190,7 @@ def test_a_memory_that_was_given_for_a_lost_one_is_told(checkpoint: Path, tmp_pa
 def test_a_checkpoint_without_a_memory_is_an_error(tmp_path: Path) -> None:
     save = {"save_strategy": "steps", "save_steps": 3, "max_steps": 3}
     make_trainer(tiny_gpt2(), tmp_path, **save).train()
-    with pytest.raises(RuntimeError, match="saved without a memory, and the memory given has no"):
+    with pytest.raises(RuntimeError, match="named 'ewc', and the memory given has no task"):
         resume(tmp_path / "checkpoint-3", tmp_path)
 
 
