@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ewc.memory import EWC
-from ewc.processes import find_processes
-from ewc.serialization import parameter_name
+from ewc.distributed.ranks import find_processes
+from ewc.memory import EWC, all_weights
+from ewc.storage import parameter_name
 
 
 def load_checkpoint(memory: EWC, path: str | PathLike[str], *, key: str = "memory") -> None:
@@ -53,8 +53,8 @@ def load_checkpoint(memory: EWC, path: str | PathLike[str], *, key: str = "memor
     if "values" not in saved:
         keys = sorted({name.partition(".")[0] for name in found})
         raise ValueError(f"expected a memory under the key {key!r}, but the checkpoint has {keys}")
-    parameters = memory._parameters.all()
-    processes = find_processes(memory._parameters.model, memory._processes.group)
+    parameters = all_weights(memory)
+    processes = find_processes(memory.model, memory.process_group)
     state = {name: _empty(name, entry, parameters) for name, entry in saved.items()}
     load(
         {key: state},

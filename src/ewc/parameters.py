@@ -8,11 +8,28 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import TypeAlias
 
+import torch
 from torch import Tensor, nn
 
-from ewc.sharding import refuse_fsdp1, reshard
+from ewc.distributed.shards import refuse_deepspeed, refuse_fsdp1, sharded_parameters
+
+
+@cache
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """Return `dtype`, or float32 where `dtype` is less precise.
+
+    In half precision the squares of small gradients vanish, and so do small steps of the weights.
+    """
+    return torch.promote_types(dtype, torch.float32)
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """Return the tensor in at least float32; the tensor itself if it is in such a type."""
+    return tensor.to(at_least_float32(tensor.dtype))
+
 
 ParameterSelection: TypeAlias = str | Iterable[str] | Callable[[str], bool] | None
 
@@ -35,8 +52,8 @@ def unwrap(model: nn.Module) -> nn.Module:
 def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return all parameters of the model inside its wrappers, by name; sharded ones as shards."""
     model = unwrap(model)
-    reshard(model)
-    return dict(model.named_parameters())
+    sharded = sharded_parameters(model)
+    return {name: sharded.get(id(p), p) for name, p in model.named_parameters()}
 
 
 def select_parameters(
@@ -61,6 +78,7 @@ def select_parameters(
         ['1.weight', '1.bias']
     """
     refuse_fsdp1(model)
+    refuse_deepspeed(model=model)
     parameters = as_reusable(parameters)
     matching = matching_parameters(model, parameters)
     selected = {name: p for name, p in matching.items() if p.requires_grad}
@@ -71,10 +89,24 @@ def select_parameters(
                     f"the pattern {pattern!r} matches only frozen parameters; "
                     "set requires_grad=True on them or leave the pattern out"
                 )
+    if not selected and matching:
+        which = "all parameters" if parameters is None else f"those of parameters={parameters!r}"
+        raise ValueError(
+            f"expected at least one trainable parameter, but {which} are frozen "
+            "(requires_grad=False), as after merge_and_unload of PEFT: call "
+            "model.requires_grad_(True), or set it for those that are to be trained"
+        )
     if not selected:
         raise ValueError(
             f"expected at least one trainable parameter, but parameters={parameters!r} selects none"
         )
+    for name, parameter in selected.items():
+        if parameter.device.type == "meta":
+            raise ValueError(
+                f"{name!r} is on the device 'meta', so it has a shape but no values: load the "
+                "weights first (model.to_empty(device=...) and load_state_dict, or "
+                "from_pretrained without a meta device)"
+            )
     return selected
 
 
@@ -86,7 +118,7 @@ def matching_parameters(
     parameters = as_reusable(parameters)
     if parameters is None:
         return named
-    first = {id(p): name for name, p in named.items()}
+    first = {id(p): name for name, p in unwrap(model).named_parameters()}
     names = {
         name: first[id(p)] for name, p in unwrap(model).named_parameters(remove_duplicate=False)
     }

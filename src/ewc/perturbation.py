@@ -12,9 +12,9 @@ from typing import Literal, Self, get_args
 import torch
 from torch import Generator, Tensor, nn
 
+from ewc.curvature.wells import check_precision
+from ewc.distributed.shards import is_sharded
 from ewc.parameters import ParameterSelection, select_parameters
-from ewc.sharding import is_sharded
-from ewc.wells import check_precision
 
 NoiseShape = Literal["uniform", "inverse-fisher", "nullspace"]
 

@@ -1,10 +1,10 @@
 """One batch, in any of the forms that a loader may yield.
 
 Accepted are `(inputs, targets)`, `inputs`, `(inputs,)`, `((first, second), targets)`, or a mapping
-for models that are called with keywords, in which `labels` are the targets. Every tensor has the
-samples in its first dimension. A list without tensors (of strings, of lengths) with one item per
-sample, or such a NumPy array, is split into samples too. All other values are the same for all
-samples.
+for models that are called with keywords, in which `labels` are the targets, and a `completion_mask`
+says which tokens of a causal language model count. Every tensor has the samples in its first
+dimension. A list without tensors (of strings, of lengths) with one item per sample, or such a NumPy
+array, is split into samples too. All other values are the same for all samples.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from ewc.diagnostics import warn
 from ewc.fisher.likelihood import IGNORE
-from ewc.fisher.packing import refuse_packing
 
 PLAIN_TYPES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 # PyTorch supports few operations on these, and to it the uint8 156 is -100, which is ignored.
@@ -34,6 +35,7 @@ class FisherBatch:
         mask: true at the positions that count, if some do not.
         size: number of samples.
         where: the name of the batch in error messages, such as "batch 3".
+        was_single: whether its samples were joined here, from batches of one sample each.
     """
 
     args: tuple[Any, ...]
@@ -42,6 +44,7 @@ class FisherBatch:
     mask: Tensor | None
     size: int
     where: str
+    was_single: bool = False
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "FisherBatch":
         """Return the batch with each of its tensors replaced by `function(tensor)`."""
@@ -89,9 +92,14 @@ class FisherBatch:
         """
         return _joinable((self.args, self.kwargs, self.targets, self.mask), self.size)
 
-    def is_like(self, other: "FisherBatch") -> bool:
-        """Whether two joinable batches differ in nothing but their samples."""
-        return bool(_structure(self) == _structure(other))
+    @property
+    def structure(self) -> Any:
+        """What the samples share; equal for joinable batches that differ in their samples only."""
+
+        def shape_and_type(tensor: Tensor) -> Any:
+            return tensor.shape[1:], tensor.dtype
+
+        return _map_tensors((self.args, self.kwargs, self.targets, self.mask), shape_and_type)
 
     def outputs(self, model: nn.Module, *, one_output: bool = False) -> Tensor:
         """Run the model; return its output, the `logits` of it, or the first of a tuple.
@@ -115,9 +123,10 @@ class FisherBatch:
             out = out[0]
         if not isinstance(out, Tensor) or out.ndim < 1 or out.shape[0] != self.size:
             came = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+            single = ", which has one sample," if self.size == 1 else ""
             raise ValueError(
                 f"the model must return a tensor with {self.size} samples first; "
-                f"for {self.where} it returned {came}"
+                f"for {self.where}{single} it returned {came}"
             )
         return out
 
@@ -146,6 +155,12 @@ def _read_batch(
     kwargs: dict[str, Any] = {}
     inputs = item
     if isinstance(item, tuple | list):
+        samples = item and all(isinstance(sample, Mapping) for sample in item)
+        if samples and (len(item) > 2 or not _has_tensors(item)):
+            raise TypeError(
+                f"{where} is a list of {len(item)} samples that no collator has joined, as of "
+                "TRL's GRPOTrainer: give a mapping of tensors, such as input_ids and labels"
+            )
         if len(item) not in (1, 2):
             raise ValueError(
                 f"{where} has {len(item)} items, but (inputs, targets) was expected: "
@@ -155,7 +170,7 @@ def _read_batch(
     if isinstance(inputs, Mapping):
         kwargs = dict(inputs)
         refuse_packing(kwargs, where)
-        targets, mask = _keyword_targets(model, kwargs, targets)
+        targets, mask = _keyword_targets(model, kwargs, targets, where)
     else:
         args = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     if targets is not None and not isinstance(targets, Tensor):
@@ -169,7 +184,7 @@ def _read_batch(
 
 
 def _keyword_targets(
-    model: nn.Module, kwargs: dict[str, Any], targets: Any
+    model: nn.Module, kwargs: dict[str, Any], targets: Any, where: str
 ) -> tuple[Any, Tensor | None]:
     """Take `labels` out of the keywords, because the model is not to compute a loss from them.
 
@@ -178,6 +193,8 @@ def _keyword_targets(
     attention mask, of an encoder-decoder that of its decoder, says which positions count.
     """
     labels = kwargs.get("labels", targets)
+    if _predicts_next(model) and isinstance(kwargs.get("completion_mask"), Tensor):
+        labels = _labels_of_answers(kwargs, labels, where)
     decodes = is_encoder_decoder(model)
     if not decodes:
         kwargs.pop("labels", None)
@@ -187,6 +204,28 @@ def _keyword_targets(
     if isinstance(mask, Tensor) and labels is None and mask.ndim == 2:
         return labels, mask.bool()
     return labels, None
+
+
+def _labels_of_answers(kwargs: dict[str, Any], labels: Any, where: str) -> Tensor:
+    """Take TRL's `completion_mask` out of the keywords; return labels of what it includes."""
+    answer: Tensor = kwargs.pop("completion_mask")
+    tokens = kwargs.get("input_ids") if labels is None else labels
+    if not isinstance(tokens, Tensor) or tokens.shape != answer.shape:
+        came = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
+        raise ValueError(
+            f"the completion_mask of {where} has shape {tuple(answer.shape)}, and what it is a "
+            f"mask of has {came}"
+        )
+    half = len(tokens) // 2
+    prompt = answer.cumsum(1) == 0
+    tokens_of_prompt = tokens.where(prompt, -1)
+    if labels is None and torch.equal(tokens_of_prompt[:half], tokens_of_prompt[half:]):
+        warn(
+            "the two halves of a batch have the same prompts: if these are chosen and rejected "
+            "answers (DPO), both count for the Fisher. Give the trainer's loader itself, of which "
+            "the chosen ones are taken, or the first half of each batch"
+        )
+    return tokens.masked_fill(answer == 0, IGNORE)
 
 
 def is_encoder_decoder(model: nn.Module) -> bool:
@@ -229,10 +268,14 @@ def _size_of(tensors: Any, where: str) -> int:
 def _map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, Tensor):
         return function(value) if value.ndim else value
+    if isinstance(value, tuple | list):
+        return (
+            _like(value, [_map_tensors(item, function) for item in value])
+            if _has_tensors(value)
+            else value
+        )
     if isinstance(value, Mapping):
         return {key: _map_tensors(item, function) for key, item in value.items()}
-    if isinstance(value, tuple | list) and _has_tensors(value):
-        return _like(value, [_map_tensors(item, function) for item in value])
     return value
 
 
@@ -242,11 +285,11 @@ def _like(value: Any, items: list[Any]) -> tuple[Any, ...]:
 
 
 def _has_tensors(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        value = tuple(value.values())
+    if isinstance(value, Tensor):
+        return True
     if isinstance(value, tuple | list):
         return any(map(_has_tensors, value))
-    return isinstance(value, Tensor)
+    return isinstance(value, Mapping) and any(map(_has_tensors, value.values()))
 
 
 def _select(value: Any, which: slice | list[int], size: int) -> Any:
@@ -299,16 +342,95 @@ def _joinable(value: Any, size: int) -> bool:
     return isinstance(value, PLAIN_TYPES)
 
 
-def _structure(batch: FisherBatch) -> Any:
-    """Return what the samples share: the structure, and the shape and type of each tensor."""
-
-    def shape_and_type(tensor: Tensor) -> Any:
-        return tensor.shape[1:], tensor.dtype
-
-    return _map_tensors((batch.args, batch.kwargs, batch.targets, batch.mask), shape_and_type)
-
-
 def _device_of(model: nn.Module) -> torch.device | None:
     """Return the model's device, or None if it spans several devices and moves its own inputs."""
     devices = {parameter.device for parameter in model.parameters()}
     return devices.pop() if len(devices) == 1 else None
+
+
+BATCH_SIZE = 32  # joined to larger batches where they are small
+
+Collate = Callable[[list[Any]], Any]
+
+
+def as_batches(batches: Iterable[Any], collate: Collate | None) -> Iterable[Any]:
+    """Return an iterable of batches: `batches` itself, or those of a dataset.
+
+    Of a loader of pairs of answers, as of TRL's `DPOTrainer`, they have the chosen ones only.
+
+    Args:
+        batches: batches, or with `collate` the single samples of a dataset, or a list of them.
+        collate: makes a batch of a list of samples.
+    """
+    if collate is not None:
+        if isinstance(batches, DataLoader):
+            raise ValueError("a DataLoader has a collator: leave out collate=, or give its dataset")
+        dataset: Any = batches  # or a list of samples
+        return as_batches(DataLoader(dataset, batch_size=BATCH_SIZE, collate_fn=collate), None)
+    map_style = isinstance(batches, Dataset) and not isinstance(batches, IterableDataset)
+    if map_style or hasattr(batches, "column_names"):
+        raise TypeError(
+            f"a {type(batches).__name__} gives its rows one by one, also after batch(n), and "
+            "batches of tensors were expected: give it as it was before batch(n) with collate=, "
+            "the collator of your trainer (torch.utils.data.default_collate for samples of "
+            "tensors), or give a DataLoader"
+        )
+    return map(chosen_answers, batches) if has_pairs_of_answers(batches) else batches
+
+
+def has_pairs_of_answers(loader: Any) -> bool:
+    """Whether the collator of a loader is TRL's for preferences, which puts two answers in a batch.
+
+    Raises for that of images, whose tensors do not have one row per answer.
+    """
+    collator = getattr(loader, "collate_fn", None)
+    names = {kind.__name__ for kind in type(collator).__mro__ if kind.__module__.startswith("trl.")}
+    if "DataCollatorForVisionPreference" in names:
+        raise TypeError(
+            "a loader of chosen and rejected answers to images (DPO) has no Fisher here: give "
+            "batches of the chosen ones alone, with labels"
+        )
+    return "DataCollatorForPreference" in names
+
+
+def chosen_answers(batch: Any) -> Any:
+    """Return the first half of a batch of TRL's `DPOTrainer`: the chosen answers.
+
+    The rejected ones are what the model is to unlearn. Only the tokens of answers have labels.
+    What a reference model gave for each pair is no input of the model and is left out.
+    """
+    if not isinstance(batch, Mapping) or "completion_mask" not in batch:
+        return batch
+    left_out = ("ref_chosen_logps", "ref_rejected_logps", "completion_mask")
+    chosen = {
+        key: value[: len(value) // 2] if isinstance(value, Tensor) and value.ndim else value
+        for key, value in batch.items()
+        if key not in left_out
+    }
+    answer = batch["completion_mask"][: len(chosen["input_ids"])]
+    return chosen | {"labels": chosen["input_ids"].masked_fill(answer == 0, IGNORE)}
+
+
+def refuse_packing(inputs: Mapping[str, Any], where: str) -> None:
+    """Raise if a batch is packed: the lengths of sequences are given, or positions start again.
+
+    Args:
+        inputs: the keywords of the model.
+        where: the name of the batch in error messages.
+    """
+    lengths = [key for key in inputs if key.startswith(("cu_seq_len", "cu_seqlen"))]
+    if lengths or _positions_start_again(inputs):
+        shown = repr(lengths[0]) if lengths else "'position_ids' that start again within a row"
+        raise ValueError(
+            f"{where} is packed: it has {shown}, so several sequences share a row, and the Fisher "
+            "needs the gradient of each. Use a loader without packing (packing=False and "
+            "padding_free=False in TRL), or blocks of one sequence (packing_strategy='wrapped', "
+            "padding_free=False)"
+        )
+
+
+def _positions_start_again(inputs: Mapping[str, Any]) -> bool:
+    positions = inputs.get("position_ids")
+    if "attention_mask" in inputs or not isinstance(positions, Tensor) or positions.ndim != 2:
+        return False  # with a mask, positions may start after the padding
+    return bool((positions.diff(dim=1) < 0).any())

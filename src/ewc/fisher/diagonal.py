@@ -8,22 +8,22 @@ of each sample is squared. The square of a batch's mean gradient is something el
 
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ewc.fisher.batches import FisherBatch, read_batches
-from ewc.fisher.datasets import Collate, as_batches
-from ewc.fisher.fisher_pass import FisherPass
+from ewc.distributed.ranks import Processes, ProcessGroup, find_processes
+from ewc.distributed.shards import is_sharded, reshard
+from ewc.fisher.batches import Collate, FisherBatch, as_batches, read_batches
 from ewc.fisher.likelihood import Kind, Likelihood, Positions, check_options
-from ewc.fisher.preserve import PrivateRandomState, preserved
-from ewc.fisher.sharded_pass import ShardedPass
-from ewc.fisher.structured import with_structure
+from ewc.fisher.model import PrivateRandomState, preserved, with_structure
+from ewc.fisher.passes import FisherPass
+from ewc.fisher.sharded import ShardedPass
 from ewc.parameters import ParameterSelection, select_parameters, unwrap
-from ewc.processes import ProcessGroup, find_processes
-from ewc.sharding import is_sharded
+
+Pass = TypeVar("Pass", bound=FisherPass)
 
 
 def fisher_diagonal(
@@ -57,10 +57,13 @@ def fisher_diagonal(
             sequence is the sum over its positions. A callable gets what the model returns and the
             targets of the batch, which may be tuples, mappings, or a list of one item per sample;
             of a mapping with `logits` it gets these.
-        positions: the scale for outputs with more than two dimensions, such as sequences of tokens.
-            `"mean"` divides by the number of positions that are not ignored instead of the number
-            of samples, for losses that are a mean over tokens; `"sum"` divides by the number of
-            samples, for losses that are a sum over the tokens of each sample.
+        positions: the scale for sequences of labels, which categorical outputs with more than two
+            dimensions are. `"mean"` divides by the number of labels that are not ignored instead of
+            the number of samples, for losses that are a mean over tokens; `"sum"` divides by the
+            number of samples, for losses that are a sum over the tokens of each sample. With a
+            callable the same holds if its targets are integers, one for each position of the
+            outputs. Other outputs (`"gaussian"`, `"bernoulli"`, several tensors) have no positions:
+            all of a sample's outputs are summed over, and both divide by the number of samples.
         max_samples: stop after this many samples; with several processes, in all of them together.
         parameters: which parameters, as glob patterns of their names (`"!head.*"` excludes), or a
             function of the name; all trainable ones by default.
@@ -84,14 +87,49 @@ def fisher_diagonal(
         >>> {name: tuple(values.shape) for name, values in fisher.items()}
         {'weight': (3, 4), 'bias': (3,)}
     """
+    fisher, processes = run_pass(
+        FisherPass,
+        model,
+        batches,
+        kind=kind,
+        likelihood=likelihood,
+        positions=positions,
+        max_samples=max_samples,
+        parameters=parameters,
+        generator=generator,
+        collate=collate,
+        process_group=process_group,
+    )
+    return fisher.sums.mean(processes, max_samples, positions)
+
+
+def run_pass(
+    make: type[Pass],
+    model: nn.Module,
+    batches: Iterable[Any],
+    *,
+    kind: Kind,
+    likelihood: Likelihood,
+    positions: Positions,
+    max_samples: int | None,
+    parameters: ParameterSelection,
+    generator: torch.Generator | None,
+    collate: Collate | None,
+    process_group: ProcessGroup,
+) -> tuple[Pass | ShardedPass, Processes]:
+    """Return a pass over all batches, with its sums, and the processes that share these.
+
+    The arguments are those of `fisher_diagonal`. A sharded model has a pass of its own.
+    """
     check_options(kind, likelihood, positions)
     if torch.is_inference_mode_enabled():
         raise RuntimeError(
-            "fisher_diagonal needs gradients and cannot run under torch.inference_mode(); "
+            "a Fisher needs gradients and cannot be computed under torch.inference_mode(); "
             "torch.no_grad() is fine"
         )
     if max_samples is not None and max_samples < 1:
         raise ValueError(f"max_samples must be at least 1, not {max_samples}")
+    reshard(unwrap(model))  # some modules are still gathered after a forward pass
     selected = select_parameters(model, parameters)
     check_parameters(selected)
     check_batch_norms(model)
@@ -108,17 +146,17 @@ def fisher_diagonal(
         if kind == "sampled":
             with random_state:
                 generator = processes.own_generator(generator)
-        fisher: FisherPass | ShardedPass
+        fisher: Pass | ShardedPass
         if sharded:
             fisher = ShardedPass(model, selected, kind, likelihood, generator, processes)
             stack.enter_context(fisher)
         else:
             processes.check_same_weights(selected)
-            fisher = FisherPass(model, selected, kind, likelihood, generator)
+            fisher = make(model, selected, kind, likelihood, generator)
         add_batches(
             fisher, read_batches(batches, model), processes.share(max_samples), random_state
         )
-    return fisher.sums.mean(processes, max_samples, positions)
+    return fisher, processes
 
 
 def add_batches(

@@ -10,25 +10,282 @@ the outputs, the *cotangents*. This file computes them:
 
 The positions of a sequence, or several outputs, are independent given the input, and the sample's
 log-likelihood is their sum. The cross terms vanish in the expectation, so `exact` takes positions
-one by one and is still exact. `count_positions` returns how many there are, for losses that are
-means over positions.
+one by one and is still exact. `count_positions` returns how many labels there are, for losses that
+are means over tokens.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from math import prod
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from ewc.dtypes import widened
-from ewc.fisher.callable_likelihood import LogLikelihood, callable_cotangent, take_values
-from ewc.fisher.output_checks import IGNORE as IGNORE
-from ewc.fisher.output_checks import Kind as Kind
-from ewc.fisher.output_checks import LikelihoodName as LikelihoodName
-from ewc.fisher.output_checks import check_agreement
-from ewc.fisher.sampling import draw_classes, draw_normal, draw_uniform
+from ewc.diagnostics import warn
+from ewc.fisher.per_sample.graph import VIEWS, Graph, operation
+from ewc.parameters import widened
+
+Kind = Literal["exact", "sampled", "empirical"]
+LikelihoodName = Literal["categorical", "gaussian", "bernoulli"]
+
+IGNORE = -100  # the label of a position that does not count
+
+
+def check_agreement(
+    output: Tensor, targets: Tensor | None, kind: Kind, likelihood: LikelihoodName, where: str
+) -> Tensor | None:
+    """Raise if the outputs or targets do not fit the likelihood, and say what may be meant.
+
+    Args:
+        output: what the model returned for a batch, samples first.
+        targets: the targets of the batch, if there are any.
+        kind: which Fisher is computed.
+        likelihood: what the outputs mean.
+        where: the name of the batch in error messages.
+
+    Returns:
+        The targets, with labels as int64.
+    """
+    if targets is not None and not targets.is_floating_point() and not targets.is_complex():
+        targets = targets.long()
+    if likelihood == "categorical":
+        _check_logits(output, targets, where)
+        if targets is not None:
+            _check_classes(output, targets, kind, where)
+        return targets
+    if likelihood == "bernoulli" and _last_operation(output) in ("Sigmoid", "Softmax"):
+        raise ValueError(
+            "likelihood='bernoulli' needs logits, but the model ends in a "
+            f"{_last_operation(output).lower()}: return its input"
+        )
+    if targets is not None:
+        _check_values(output.detach(), targets, kind, likelihood, where)
+    return targets
+
+
+def _check_logits(output: Tensor, targets: Tensor | None, where: str) -> None:
+    shape = tuple(output.shape)
+    if output.ndim < 2 or shape[-1] < 2:
+        raise ValueError(
+            f"likelihood='categorical' needs outputs (batch, ..., classes) with 2 classes or more; "
+            f"{where} gave {shape}: use 'bernoulli' or 'gaussian' for single outputs"
+        )
+    if _last_operation(output) == "Softmax" or (
+        _are_probabilities(output[:2]) and _are_probabilities(output)
+    ):
+        raise ValueError(
+            "likelihood='categorical' needs logits, but the outputs are probabilities (for "
+            f"{where} they add up to 1): leave the softmax out, or return the logarithm"
+        )
+    if output.ndim > 3 and targets is None:
+        warn(
+            f"the outputs have shape {shape}, and the last dimension is taken for {shape[-1]} "
+            "classes; if the classes are in dimension 1, return outputs.movedim(1, -1)"
+        )
+
+
+def _check_classes(output: Tensor, targets: Tensor, kind: Kind, where: str) -> None:
+    """Check categorical targets: class numbers, or probabilities where no label is needed."""
+    came = f"{where} has {targets.dtype} {tuple(targets.shape)}"
+    expected = (
+        f"categorical targets must be integer labels of shape {tuple(output.shape[:-1])} "
+        f"(classes are the last dimension of the outputs); {came}"
+    )
+    integer = not targets.is_floating_point()
+    if integer and targets.shape == output.shape[:-1]:
+        if kind == "empirical":
+            _check_range(targets, output.shape[-1], where)
+    elif integer and targets.shape == output.shape[:1] + output.shape[2:]:
+        raise ValueError(
+            f"{expected}. They fit classes in dimension 1: return outputs.movedim(1, -1)"
+        )
+    elif targets.shape == output.shape and _are_probabilities(targets):
+        if kind == "empirical":
+            raise ValueError(f"{expected}. For one-hot labels take targets.argmax(-1)")
+    elif targets.shape == output.shape and bool(((targets >= 0) & (targets <= 1)).all()):
+        raise ValueError(f"{expected}. For several labels per sample use likelihood='bernoulli'")
+    elif not integer:
+        raise ValueError(f"{expected}. For regression use likelihood='gaussian'")
+    else:
+        raise ValueError(
+            f"{expected}. If they are not labels of these outputs, yield only the inputs"
+        )
+
+
+def _check_range(labels: Tensor, classes: int, where: str) -> None:
+    smallest, largest = labels.aminmax()
+    if 0 <= int(smallest) <= int(largest) < classes:
+        return
+    bad = ((labels < 0) & (labels != IGNORE)) | (labels >= classes)
+    if bool(bad.any()):
+        raise ValueError(
+            f"labels must be 0 to {classes - 1} (or {IGNORE}, ignored); "
+            f"{where} has {int(labels[bad][0])}"
+        )
+
+
+def _check_values(
+    out: Tensor, targets: Tensor, kind: Kind, likelihood: LikelihoodName, where: str
+) -> None:
+    """Check gaussian or bernoulli targets: one value per output."""
+    if targets.shape != out.shape:
+        if kind != "empirical" and targets.numel() == out.numel():
+            return  # (batch,) for (batch, 1)
+        classes = not targets.is_floating_point() and targets.shape == out.shape[:-1]
+        advice = ". For class labels use likelihood='categorical'" if classes else ""
+        raise ValueError(
+            f"{likelihood} targets must have the outputs' shape {tuple(out.shape)}; "
+            f"{where} has {tuple(targets.shape)}{advice}"
+        )
+    if not bool(targets.isfinite().all()):
+        raise ValueError(f"targets must be finite; {where} has NaN or infinite ones")
+    if likelihood == "bernoulli" and bool(((targets < 0) | (targets > 1)).any()):
+        raise ValueError(
+            f"bernoulli targets must lie in [0, 1]; {where} has values from "
+            f"{float(targets.min()):g} to {float(targets.max()):g}"
+        )
+
+
+def _are_probabilities(values: Tensor) -> bool:
+    """Whether the last dimension has probabilities: none is negative, and they sum to one.
+
+    A single row does not count, because its sum may be one by chance.
+    """
+    values = values.detach()
+    if values[..., 0].numel() < 2 or bool((values < 0).any()):
+        return False
+    exactness = torch.finfo(values.dtype).eps if values.is_floating_point() else 0.0
+    return bool(((values.double().sum(-1) - 1).abs() <= max(1e-5, 2 * exactness)).all())
+
+
+def _last_operation(output: Tensor) -> str:
+    """Return the operation that computed the output, apart from views of it."""
+    node = output.grad_fn
+    while node is not None and node.name() in VIEWS:
+        node = node.next_functions[0][0]
+    return "" if node is None else operation(node.name())
+
+
+LogLikelihood = Callable[[Any, Any], Tensor]
+
+
+def take_values(values: Tensor, targets: None) -> Tensor:
+    """Return the outputs of a model that computes log-likelihoods itself."""
+    return values
+
+
+def callable_cotangent(
+    log_likelihood: LogLikelihood, out: Tensor, targets: Tensor | None, where: str
+) -> Tensor:
+    """Return ∂/∂output of the sum over samples of `log_likelihood(output, targets)`.
+
+    Args:
+        log_likelihood: returns one value per sample.
+        out: the detached outputs for a batch.
+        targets: the targets of the batch.
+        where: the name of the batch in error messages.
+    """
+    cotangent = _gradient(log_likelihood, out, targets, where)
+    _check_samples_are_separate(log_likelihood, out, targets, cotangent)
+    return cotangent
+
+
+def _gradient(
+    log_likelihood: LogLikelihood, out: Tensor, targets: Tensor | None, where: str
+) -> Tensor:
+    with torch.enable_grad():
+        out = out.requires_grad_()
+        value = log_likelihood(out, None if targets is None else targets.clone())
+    if not isinstance(value, Tensor) or value.shape != out.shape[:1]:
+        came = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(
+            "a callable likelihood must return one value per sample, shape "
+            f"{tuple(out.shape[:1])}; for {where} it returned {came}"
+        )
+    _refuse_parameters_within(value, out)
+    (cotangent,) = torch.autograd.grad(value, out, torch.ones_like(value))
+    return cotangent
+
+
+def _check_samples_are_separate(
+    log_likelihood: LogLikelihood, out: Tensor, targets: Tensor | None, cotangent: Tensor
+) -> None:
+    """Raise if the likelihood of a sample depends on the others, or on how many there are."""
+    last = slice(len(out) - 1, None)
+    alone = _gradient(
+        log_likelihood, out[last].detach(), None if targets is None else targets[last], "a sample"
+    )
+    size = cotangent[last].abs().max()
+    if bool((alone - cotangent[last]).abs().max() > torch.finfo(out.dtype).eps ** 0.5 * size):
+        raise ValueError(
+            "a callable likelihood must treat samples separately, but its gradient for a sample "
+            "changes when the others are left out: sum over outputs and positions, and neither "
+            "sum nor average over samples"
+        )
+
+
+def _refuse_parameters_within(value: Tensor, out: Tensor) -> None:
+    for node in Graph(value, {}).nodes:
+        leaf = getattr(node, "variable", None)
+        if leaf is not None and leaf is not out:
+            raise ValueError(
+                "a callable likelihood must depend on its arguments only, but this one uses a "
+                f"parameter of shape {tuple(leaf.shape)}: return what it needs from the model"
+            )
+
+
+BLOCK = 256  # classes that are summed in a row; the sum of 50,000 would round too much
+
+
+def draw_uniform(shape: torch.Size, like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Return uniform numbers in (0, 1], on the device and in the type of `like`.
+
+    They are drawn on the device of the generator, so that a seed means the same everywhere.
+    """
+    device = generator.device if generator is not None else torch.device("cpu")
+    drawn = torch.rand(shape, generator=generator, device=device, dtype=torch.float32)
+    return (1.0 - drawn).to(like.device, like.dtype)
+
+
+def draw_classes(probabilities: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Return one class per position, drawn from the probabilities in the last dimension.
+
+    With many classes, a block of classes is drawn first and then a class in the block.
+    """
+    classes = probabilities.shape[-1]
+    uniform = draw_uniform(probabilities.shape[:-1], probabilities, generator).unsqueeze(-1)
+    if classes <= BLOCK:
+        return _invert(probabilities, uniform).squeeze(-1)
+    whole = classes - classes % BLOCK
+    sums = probabilities[..., :whole].unflatten(-1, (-1, BLOCK)).sum(-1)
+    if whole < classes:
+        sums = torch.cat([sums, probabilities[..., whole:].sum(-1, keepdim=True)], -1)
+    cumulative = sums.cumsum(-1)
+    chosen = _invert(sums, uniform)
+    below = cumulative.gather(-1, chosen) - sums.gather(-1, chosen)
+    share = (uniform * cumulative[..., -1:] - below) / sums.gather(-1, chosen)
+    members = chosen * BLOCK + torch.arange(BLOCK, device=chosen.device)
+    inside = probabilities.gather(-1, members.clamp_max(classes - 1)) * (members < classes)
+    tiny = torch.finfo(share.dtype).tiny
+    return (chosen * BLOCK + _invert(inside, share.clamp(tiny, 1.0))).squeeze(-1)
+
+
+def draw_normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Return standard normal numbers in the shape of `like`, all of them finite."""
+    uniform = draw_uniform(like.shape, like, generator)
+    drawn: Tensor = torch.special.ndtri((uniform - 2.0**-25).clamp(max=1 - 2.0**-24))
+    return drawn
+
+
+def _invert(weights: Tensor, uniform: Tensor) -> Tensor:
+    """Return the first index at which the cumulative share of `weights` reaches `uniform` > 0.
+
+    The weight at this index is never zero.
+    """
+    cumulative = weights.cumsum(-1)
+    return torch.searchsorted(cumulative, uniform * cumulative[..., -1:])
+
 
 Likelihood = LikelihoodName | LogLikelihood
 Positions = Literal["mean", "sum"]
@@ -104,13 +361,29 @@ def count_positions(
 ) -> int:
     """Return how many positions of a batch count.
 
-    Positions are in the dimensions between the first and the last; those that are ignored do not
-    count. A sample without such dimensions, or with a callable likelihood, is one position.
+    Categorical outputs have a position for each label, in the dimensions between the first and the
+    last; those that are ignored do not count. With a callable likelihood the labels say so: integer
+    targets with one label for each position of the outputs. Everywhere else a sample is one
+    position, whatever the shape of its output: an image has the same scale in any orientation.
     """
     if callable(likelihood):
+        return _count_labels(output, targets)
+    if likelihood != "categorical":
         return len(output)
     counted = counted_positions(output, targets, mask, likelihood)
     return prod(output.shape[:1] + output.shape[1:-1]) if counted is None else int(counted.sum())
+
+
+def _count_labels(output: Tensor, targets: Tensor | None) -> int:
+    """Return how many integer labels of positions are not ignored; else the number of samples.
+
+    The classes are in the last dimension of the outputs, or in dimension 1.
+    """
+    if targets is None or targets.is_floating_point() or targets.is_complex() or output.ndim < 3:
+        return len(output)
+    if targets.shape not in (output.shape[:-1], output.shape[:1] + output.shape[2:]):
+        return len(output)
+    return int((targets != IGNORE).sum())
 
 
 def _categorical(

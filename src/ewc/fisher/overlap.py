@@ -4,13 +4,15 @@ With `F̂` scaled to unit trace, `d²(F̂₁, F̂₂) = ½ ‖F̂₁^½ − F̂�
 `1 − d² = Σ_i √(F̂₁ᵢ F̂₂ᵢ)` (the paper's appendix).
 """
 
+import math
 from collections.abc import Mapping
+from functools import partial
 from math import sqrt
 
 import torch
 from torch import Tensor
 
-from ewc.sharding import all_true, any_nonzero, total
+from ewc.distributed.shards import all_true, any_nonzero, elementwise, mean, total
 
 
 def fisher_overlap(f1: Mapping[str, Tensor], f2: Mapping[str, Tensor]) -> float:
@@ -79,3 +81,39 @@ def _check_same(f1: Mapping[str, Tensor], f2: Mapping[str, Tensor]) -> None:
                     f"{name!r} has a negative, NaN or infinite entry: "
                     "a Fisher diagonal is finite and not negative"
                 )
+
+
+def shaped(
+    fisher: Mapping[str, Tensor], *, floor: float = 0.0, normalize: float | None = None
+) -> dict[str, Tensor]:
+    """Return F + floor · mean(F), the mean over each parameter, scaled to the trace `normalize`.
+
+    The floor protects weights that no sample used. They may belong to a dead unit, for example,
+    which the next task could bring back to life.
+
+    Args:
+        fisher: one tensor per parameter, by name.
+        floor: fraction of each parameter's mean that is added to all of its entries.
+        normalize: the trace of the result; None leaves it as it is.
+    """
+    raised = {
+        name: elementwise(partial(torch.add, other=floor * mean(tensor)), tensor)
+        for name, tensor in fisher.items()
+    }
+    if normalize is None or (found := trace(raised)) == 0:
+        return raised
+    scale = partial(torch.mul, other=normalize / found)
+    return {name: elementwise(scale, tensor) for name, tensor in raised.items()}
+
+
+def check_shaping(floor: float, normalize: float | None) -> None:
+    """Raise if `shaped` could not use these values."""
+    if not (math.isfinite(floor) and floor >= 0):
+        raise ValueError(f"expected floor to be finite and >= 0, got {floor}")
+    if normalize is not None and not (math.isfinite(normalize) and normalize > 0):
+        raise ValueError(f"expected normalize to be a finite trace > 0, got {normalize}")
+
+
+def trace(fisher: Mapping[str, Tensor]) -> float:
+    """Return the sum of all entries."""
+    return sum(float(total(tensor)) for tensor in fisher.values())

@@ -7,19 +7,65 @@ often taken instead, is smaller, because gradients of different signs cancel, an
 batch size.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
-from ewc.fisher.absolute_pass import AbsolutePass
-from ewc.fisher.batches import read_batches
-from ewc.fisher.datasets import Collate, as_batches
+from ewc.distributed.ranks import ProcessGroup, find_processes
+from ewc.distributed.shards import is_sharded, reshard
+from ewc.fisher.batches import Collate, FisherBatch, as_batches, read_batches
 from ewc.fisher.diagonal import add_batches, check_batch_norms, check_parameters
-from ewc.fisher.preserve import preserved
-from ewc.parameters import ParameterSelection, select_parameters, unwrap
-from ewc.processes import ProcessGroup, find_processes
-from ewc.sharding import is_sharded
+from ewc.fisher.likelihood import counted_positions
+from ewc.fisher.model import preserved
+from ewc.fisher.passes import FisherPass
+from ewc.fisher.per_sample.graph import Graph
+from ewc.fisher.per_sample.plan import Plan
+from ewc.fisher.per_sample.rules import add_sum_of_absolutes
+from ewc.fisher.per_sample.sums import BatchSquares
+from ewc.parameters import ParameterSelection, select_parameters, unwrap, widened
+
+
+class BatchAbsolutes(BatchSquares):
+    """Adds Σ_n |∂ℓ_n/∂θ| of one batch to the totals, for one cotangent."""
+
+    _add_sum = staticmethod(add_sum_of_absolutes)
+
+    def add(self, grads: dict[int, Tensor]) -> None:
+        """Add the absolute gradients, given the gradients at the operations."""
+        for node, total, rule in self._single_use:
+            rule.add_absolutes(total, grads[node])
+        for name in self.plan.multi_use:
+            self._add_multi_use(self.totals[name], self.uses[name], grads)
+
+    def finish(self) -> None:
+        """Nothing is put off: there is one cotangent."""
+
+
+class AbsolutePass(FisherPass):
+    """Sums of absolute per-sample gradients of ‖f(x)‖², batch by batch.
+
+    Args:
+        model: the model, in eval mode.
+        parameters: the parameters to differentiate by, by name.
+    """
+
+    def __init__(self, model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
+        # No label is used, except that positions labeled -100 do not count.
+        super().__init__(model, parameters, "empirical", "categorical", None)
+
+    def _make_sums(self, graph: Graph, plan: Plan, batch: FisherBatch) -> BatchSquares:
+        return BatchAbsolutes(self.sums.totals, graph, plan, batch.size)
+
+    def _cotangents(self, batch: FisherBatch, output: Tensor) -> Iterable[Tensor]:
+        cotangent = 2 * widened(output.detach())
+        counted = counted_positions(output, batch.targets, batch.mask, "categorical")
+        return [cotangent if counted is None else cotangent * counted.unsqueeze(-1)]
+
+    def _add_sample(self, totals: dict[str, Tensor], output: Tensor, vectors: list[Tensor]) -> None:
+        for grads in self._run.sample_gradients(output, list(totals), vectors):
+            for name, grad in grads.items():
+                totals[name].add_(grad.abs())
 
 
 def memory_aware_synapses(
@@ -60,6 +106,7 @@ def memory_aware_synapses(
     """
     if max_samples is not None and max_samples < 1:
         raise ValueError(f"max_samples must be at least 1, not {max_samples}")
+    reshard(unwrap(model))
     selected = select_parameters(model, parameters)
     check_parameters(selected)
     check_batch_norms(model)

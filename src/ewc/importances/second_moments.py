@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer, RMSprop
 
-from ewc.dtypes import at_least_float32, widened
-from ewc.parameters import ParameterSelection, select_parameters
+from ewc.parameters import ParameterSelection, at_least_float32, select_parameters, widened
 
 
 def second_moments(

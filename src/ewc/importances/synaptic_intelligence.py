@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ewc.dtypes import at_least_float32, widened
-from ewc.parameters import ParameterSelection, select_parameters, unwrap
+from ewc.parameters import ParameterSelection, at_least_float32, select_parameters, unwrap, widened
+from ewc.pull import let_pulls_come_last
 
 
 class SynapticIntelligence:
@@ -76,10 +76,7 @@ class SynapticIntelligence:
                 )
         self.restart()
         self._hook = optimizer.register_step_pre_hook(self._before_step)
-        # Ours comes before the hooks that add something to the gradient, such as a memory's pull.
-        hooks = optimizer._optimizer_step_pre_hooks
-        for key in [key for key in hooks if key != self._hook.id]:
-            hooks[key] = hooks.pop(key)
+        let_pulls_come_last(optimizer)  # what they add is not part of the gradient of the task
 
     def restart(self) -> None:
         """Begin a new task at the current weights."""

@@ -1,7 +1,9 @@
 """A memory in the `Trainer` of Lightning, saved and restored as part of its checkpoints."""
 
+from functools import partial
 from typing import Any, cast
 
+from ewc.distributed.shards import NO_DEEPSPEED
 from ewc.integrations.trainer_memory import DEFAULT_NAME, Consolidation, TrainerMemory
 from ewc.memory import EWC
 from ewc.step_size import How
@@ -23,10 +25,13 @@ class EWCCallback(Callback):
     Args:
         memory: the memory, made of the `LightningModule` or of a module inside of it. Its model is
             what a consolidation calls with the inputs of a batch.
-        how: how it pulls, see `EWC.attach`.
-        compiled: pull with compiled kernels, see `EWC.attach`.
+        how: how it pulls, see `EWC.attach`. By default as the memory does: `"proximal"`, and
+            `"gradient"` for a `LoraEWC`.
         consolidate: whether to consolidate at the end of training, on the trainer's own batches of
             training data; or the options for it, such as `{"task": "B", "max_samples": 1000}`.
+            Without a `kind` it is `"exact"` for a classifier of at most 1,000 classes, and
+            `"sampled"` otherwise, as for language models. Two samples of the first batch are tried
+            before the first step.
         name: the name under which the memory is saved and restored. With several memories in one
             trainer, each needs a name of its own.
 
@@ -42,12 +47,11 @@ class EWCCallback(Callback):
         self,
         memory: EWC,
         *,
-        how: How = "proximal",
-        compiled: bool = False,
+        how: How | None = None,
         consolidate: Consolidation = False,
         name: str = DEFAULT_NAME,
     ) -> None:
-        self._inside = TrainerMemory(memory, how, consolidate, compiled, name)
+        self._inside = TrainerMemory(memory, how, consolidate, name)
         self._restored = False  # whether the memory is that of the checkpoint that is resumed
 
     @property
@@ -58,12 +62,14 @@ class EWCCallback(Callback):
     @property
     def state_key(self) -> str:
         """The key of the memory in a checkpoint."""
-        if self._inside.name == DEFAULT_NAME:  # as in checkpoints from before there were names
+        if self._inside.name == DEFAULT_NAME:
             return super().state_key
         return self._generate_state_key(name=self._inside.name)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Refuse the name of another callback."""
+        """Refuse the name of another callback, and DeepSpeed."""
+        if type(trainer.strategy).__name__.startswith("DeepSpeed"):
+            raise TypeError(NO_DEEPSPEED)
         callbacks: list[Callback] = cast(Any, trainer).callbacks  # there, but not declared
         self._inside.check_name([c._inside for c in callbacks if isinstance(c, EWCCallback)])
 
@@ -73,12 +79,24 @@ class EWCCallback(Callback):
             self._inside.check_resumed(
                 f"the checkpoint was saved without a memory named {self._inside.name!r}"
             )
+        if self._inside.wants_a_batch and isinstance(trainer.train_dataloader, dict | list | tuple):
+            raise ValueError(
+                "consolidate= takes the batches of one loader, and this training has several: "
+                "leave it out and call memory.consolidate(batches, ...) after training"
+            )
         self._inside.start(trainer.optimizers)
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Try on the first batch what is to be done at the end."""
+        if batch is not None:
+            self._inside.try_out(batch, trainer.train_dataloader)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Detach the memory, and consolidate if that was asked for."""
         assert trainer.train_dataloader is not None  # there was training
-        self._inside.finish(trainer.train_dataloader)
+        self._inside.finish(trainer.train_dataloader, partial(_as_trained, trainer, pl_module))
         self._restored = False
 
     def on_save_checkpoint(
@@ -93,3 +111,10 @@ class EWCCallback(Callback):
         """Take over the memory of a checkpoint."""
         self.memory.load_state_dict(state_dict)
         self._restored = True
+
+
+def _as_trained(trainer: Trainer, module: LightningModule, batch: Any) -> Any:
+    """Return a batch as `training_step` gets it: in its precision, and after the module's hooks."""
+    batch = trainer.precision_plugin.convert_input(batch)
+    batch = module._on_before_batch_transfer(batch)
+    return trainer.strategy.batch_to_device(batch)

@@ -11,17 +11,18 @@ themselves.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ewc.dtypes import at_least_float32
+from ewc.diagnostics import Statistics
+from ewc.distributed.ranks import ProcessGroup
+from ewc.distributed.shards import is_sharded
 from ewc.memory import EWC
-from ewc.parameters import ModelParameters
+from ewc.parameters import ModelParameters, ParameterSelection, at_least_float32
 from ewc.pull import Pull
-from ewc.sharding import is_sharded
 from ewc.step_size import How
 
 try:
@@ -137,11 +138,30 @@ class LoraEWC(EWC):
         ['base_model.model.0.base_layer.weight', 'base_model.model.1.base_layer.weight']
     """
 
-    _Parameters: ClassVar[type[ModelParameters]] = LoraParameters
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        strength: float | None = None,
+        budget: float | Literal["auto"] | None = None,
+        decay: float = 1.0,
+        parameters: ParameterSelection = None,
+        keep_tasks: bool | str | torch.device = False,
+        statistics: Statistics = "hold",
+        process_group: ProcessGroup = None,
+    ) -> None:
+        super().__init__(
+            model,
+            strength=strength,
+            budget=budget,
+            decay=decay,
+            parameters=LoraParameters(model, parameters),
+            keep_tasks=keep_tasks,
+            statistics=statistics,
+            process_group=process_group,
+        )
 
-    def attach(
-        self, optimizer: Optimizer, how: How = "gradient", *, compiled: bool = False
-    ) -> Pull:
+    def attach(self, optimizer: Optimizer, how: How = "gradient") -> Pull:
         """Pull on the factors at every `optimizer.step()` until `remove()` of the returned handle.
 
         The gradient of the penalty, s G Aᵀ for B and s Bᵀ G for A with G = λ F (W − W*), is added
@@ -152,7 +172,6 @@ class LoraEWC(EWC):
         Args:
             optimizer: an optimizer of the adapter's parameters.
             how: `"gradient"`. A proximal step in A and B together has no closed form.
-            compiled: must be False: kernels are for proximal pulls.
 
         Example:
             >>> from peft import LoraConfig, get_peft_model
@@ -167,7 +186,7 @@ class LoraEWC(EWC):
             raise ValueError(
                 "LoraEWC pulls through the gradient: expected how='gradient', got how='proximal'"
             )
-        return super().attach(optimizer, how, compiled=compiled)
+        return super().attach(optimizer, how)
 
 
 def lora_weights(model: nn.Module) -> dict[str, LoraWeight]:

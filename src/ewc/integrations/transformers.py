@@ -6,16 +6,19 @@ which checkpoint it resumes, so the place of the file and a name of the run are 
 `trainer_state.json`, and the file has that name too.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
 
 from torch import Tensor
 
-from ewc.files import read_tensors, write_tensors
+from ewc.distributed.shards import NO_DEEPSPEED
 from ewc.integrations.trainer_memory import DEFAULT_NAME, Consolidation, TrainerMemory
 from ewc.memory import EWC
 from ewc.step_size import How
+from ewc.storage import read_tensors, write_tensors
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -25,7 +28,7 @@ except ImportError as error:  # pragma: no cover
         "pip install 'ewc[transformers]'"
     ) from error
 
-# With the default name, which is also that of checkpoints from before there were names:
+# With the default name:
 FILE_NAME = "ewc_memory.safetensors"
 KEY = "ewc"  # of our entry in trainer_state.json
 
@@ -38,10 +41,13 @@ class EWCCallback(TrainerCallback):
 
     Args:
         memory: the memory, made of the model that is given to the trainer.
-        how: how it pulls, see `EWC.attach`.
-        compiled: pull with compiled kernels, see `EWC.attach`.
+        how: how it pulls, see `EWC.attach`. By default as the memory does: `"proximal"`, and
+            `"gradient"` for a `LoraEWC`.
         consolidate: whether to consolidate at the end of training, on the trainer's own batches of
-            training data; or the options for it, such as `{"task": "B", "kind": "sampled"}`.
+            training data; or the options for it, such as `{"task": "B", "max_samples": 1000}`.
+            Without a `kind` it is `"exact"` for a classifier of at most 1,000 classes, and
+            `"sampled"` otherwise, as for language models. Two samples of the first batch are tried
+            before the first step.
         name: the name under which the memory is saved and restored. With several memories in one
             trainer, each needs a name of its own.
 
@@ -60,12 +66,11 @@ class EWCCallback(TrainerCallback):
         self,
         memory: EWC,
         *,
-        how: How = "proximal",
-        compiled: bool = False,
+        how: How | None = None,
         consolidate: Consolidation = False,
         name: str = DEFAULT_NAME,
     ) -> None:
-        self._inside = TrainerMemory(memory, how, consolidate, compiled, name)
+        self._inside = TrainerMemory(memory, how, consolidate, name)
         self._key, self._file_name = _places(name)
         self._run = ""
 
@@ -77,8 +82,10 @@ class EWCCallback(TrainerCallback):
     def on_init_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Refuse the name of another callback."""
+        """Refuse the name of another callback, and DeepSpeed."""
         self._check_name(state)
+        if getattr(args, "deepspeed_plugin", None) is not None:
+            raise TypeError(NO_DEEPSPEED)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -89,11 +96,15 @@ class EWCCallback(TrainerCallback):
             self._restore(args, state)
         self._run = uuid4().hex
         self._inside.start([kwargs["optimizer"]])
+        if self._inside.wants_a_batch:
+            loader = kwargs["train_dataloader"]
+            _watch_first_batch(loader, lambda batch: self._inside.try_out(batch, loader))
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Record, before a checkpoint may be saved, where its memory will be."""
+        self._inside.give_up_trying()
         file = str((_checkpoint(args, state) / self._file_name).absolute())
         _records(state)[self._key] = {"run": self._run, "file": file}
 
@@ -142,6 +153,29 @@ class EWCCallback(TrainerCallback):
             self.memory.load_state_dict(tensors)
 
 
+def _watch_first_batch(loader: Any, look: Callable[[Any], None]) -> None:
+    """Call `look` with the first batch that is drawn from a loader, before anyone else has it.
+
+    A `Trainer` shows its batches to no callback, and to draw one here would change the random
+    numbers and the data that it trains with. So the loader gets a class of its own until it is
+    iterated over. The loaders of Accelerate hide their real class, which is why it is not simply
+    assigned.
+    """
+    kind, assign = type(loader), vars(object)["__class__"].__set__
+
+    def iterate(self: Any) -> Iterator[Any]:
+        assign(self, kind)
+        batches = iter(self)
+        for batch in batches:
+            look(batch)
+            yield batch
+            break
+        yield from batches
+
+    with suppress(TypeError):  # of builtin types, such as a list
+        assign(loader, type(kind.__name__, (kind,), {"__iter__": iterate}))
+
+
 def _places(name: str) -> tuple[str, str]:
     """Return the key in `trainer_state.json` and the name of the file of a memory."""
     if name == DEFAULT_NAME:
@@ -169,7 +203,7 @@ def _first_of_run(places: tuple[Path, ...], name: str) -> dict[str, Tensor] | No
     """Return the first memory with this name, so that one of another run is never taken."""
     for place in places:
         if place.is_file():
-            tensors, metadata = read_tensors(place)
-            if metadata.get("run") == name:
-                return tensors
+            stored = read_tensors(place)
+            if stored.metadata.get("run") == name:
+                return stored.tensors
     return None

@@ -28,9 +28,192 @@ import torch
 from numpy.typing import NDArray
 
 from ewc.recognition.config import RecognizerConfig
-from ewc.recognition.frames import check_frame, downscaled, to_levels
-from ewc.recognition.markov import Floats, normalized, switched
-from ewc.recognition.multinomials import Multinomials, WindowCounts
+
+
+def check_frame(frame: object, shape: tuple[int, ...] | None) -> None:
+    """Raise unless this is a frame: uint8 [..., height, width] or [..., height, width, colors].
+
+    Args:
+        frame: what was given as a frame.
+        shape: the shape of the frames before, or None if this is the first.
+    """
+    if not isinstance(frame, np.ndarray):
+        raise TypeError(f"expected a frame as a numpy array, got {type(frame).__name__}")
+    if frame.dtype != np.uint8:
+        raise TypeError(f"expected a frame of uint8 (0 to 255), got {frame.dtype}")
+    if frame.ndim < 2 or frame.size == 0:
+        raise ValueError(f"expected a frame [..., height, width], got the shape {frame.shape}")
+    if shape not in (None, frame.shape):
+        raise ValueError(f"expected frames of shape {shape} as before, got {frame.shape}")
+
+
+def downscaled(frame: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
+    """Return the frame with height and width of at most `side`, as means over squares of pixels.
+
+    84x84 becomes 42x42 for `side` = 42. A frame that is small enough stays as it is. Rows and
+    columns that do not fill a square are left out, and a side that is shorter than a square is
+    averaged as a whole. Colors stay separate.
+    """
+    if _has_colors_last(frame.shape):
+        return np.moveaxis(downscaled(np.moveaxis(frame, -1, 0), side), 0, -1)
+    height, width = frame.shape[-2:]
+    factor = -(-max(height, width) // side)
+    if factor == 1:
+        return frame
+    rows, columns = min(factor, height), min(factor, width)
+    height, width = height // rows * rows, width // columns * columns
+    total = np.zeros((*frame.shape[:-2], height // rows, width // columns), dtype=np.uint32)
+    for row in range(rows):
+        for column in range(columns):
+            total += frame[..., row:height:rows, column:width:columns]
+    mean: NDArray[np.uint8] = (total // (rows * columns)).astype(np.uint8)
+    return mean
+
+
+def channel_of_pixels(frame: NDArray[np.uint8]) -> NDArray[np.intp]:
+    """Return the channel of each pixel, as one flat array: its color, or all axes but two."""
+    pixels = np.arange(frame.size)
+    channels: NDArray[np.intp] = (
+        pixels % frame.shape[-1]
+        if _has_colors_last(frame.shape)
+        else pixels // (frame.shape[-2] * frame.shape[-1])
+    )
+    return channels
+
+
+def _has_colors_last(shape: tuple[int, ...]) -> bool:
+    """Whether the last axis has 1, 3 or 4 colors, and not a few columns of pixels."""
+    return len(shape) > 2 and shape[-1] in (1, 3, 4) and min(shape[-3:-1]) > 4
+
+
+def to_levels(frame: NDArray[np.uint8], levels: int) -> NDArray[np.intp]:
+    """Return the level of each pixel, from 0 to `levels` - 1, as one flat array."""
+    return (frame.reshape(-1).astype(np.intp) * levels) >> 8
+
+
+Floats = NDArray[np.float64]
+
+
+def switched(log_p: Floats, switch: float) -> Floats:
+    """Return log Σ_c' Γ(c, c') p(c'), where a state stays with probability 1 - `switch`.
+
+    Otherwise it goes to each of the K-1 others with probability g = `switch` / (K-1), so that the
+    sum is g Σ_c' p(c') + (1 - `switch` - g) p(c).
+    """
+    if len(log_p) == 1:
+        return log_p
+    largest = log_p.max()
+    p = np.exp(log_p - largest)
+    g = switch / (len(p) - 1)
+    total: Floats = largest + np.log(g * p.sum() + (1 - switch - g) * p)
+    return total
+
+
+def normalized(log_p: Floats) -> Floats:
+    """Return the logarithms of the same probabilities, scaled to sum to one."""
+    largest = log_p.max()
+    total: Floats = log_p - (largest + np.log(np.exp(log_p - largest).sum()))
+    return total
+
+
+SUM_BY_PIXEL_ABOVE = 2**16  # more counts are faster to sum in memory order, pixel by pixel
+
+
+class WindowCounts:
+    """The frames of the present window, which no model has learned yet, as counts to be added.
+
+    Attributes:
+        counts: how often each cell occurred, float32 [cells].
+        frames: number of frames.
+    """
+
+    def __init__(self, cells: int) -> None:
+        self.counts = np.zeros(cells, dtype=np.float32)
+        self.frames = 0
+
+    def add(self, cells: NDArray[np.intp]) -> None:
+        """Add a frame, given the cell of each of its pixels."""
+        self.counts[cells] += 1  # a frame has one cell per pixel, so none occurs twice
+        self.frames += 1
+
+
+class Multinomials:
+    """Several models of frames, side by side.
+
+    The cell of pixel x at level l has the number x * levels + l. A frame needs one cell per pixel
+    of every model, so the counts of a cell are next to each other in memory: float32
+    [cells, columns], with one column per model and spare ones for models to come.
+
+    Args:
+        models: number of models.
+        pixels: number of pixels per frame.
+        levels: number of levels per pixel.
+        prior: mass A of the uniform prior.
+        independent: number M of independent pixels that a frame counts as.
+
+    Attributes:
+        frames: number of frames that each model has learned, float64 [models].
+    """
+
+    def __init__(
+        self, models: int, pixels: int, levels: int, prior: float, independent: float
+    ) -> None:
+        self._columns = np.zeros((pixels * levels, models), dtype=np.float32)
+        self.frames = np.zeros(models)
+        self.prior, self.levels, self.pixels = prior, levels, pixels
+        self.weight = min(1.0, independent / pixels)
+        self._first_cells = np.arange(pixels) * levels
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    @property
+    def counts(self) -> NDArray[np.float32]:
+        """A view of all counts, float32 [models, cells]."""
+        return self._columns[:, : len(self)].T
+
+    def cells(self, levels: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return the cell of every pixel, given its level."""
+        return self._first_cells + levels
+
+    def log_predictive(
+        self, cells: NDArray[np.intp], window: WindowCounts | None = None
+    ) -> NDArray[np.float64]:
+        """Return log p(frame | model, window) of every model, as if each had learned the window.
+
+        `cells` are the cells of the frame's pixels.
+        """
+        counts = self._columns[cells, : len(self)].T
+        many = counts.size > SUM_BY_PIXEL_ABOVE
+        if not many:
+            counts = np.ascontiguousarray(counts)
+        counts += np.float32(self.prior / self.levels)
+        frames = self.frames + self.prior
+        if window is not None:
+            counts += window.counts[cells]
+            frames += window.frames
+        if many:  # log a + log b = log ab: half as many logarithms
+            half = len(cells) // 2
+            counts[:, :half] *= counts[:, -half:]
+            counts = counts[:, : len(cells) - half]
+        np.log(counts, out=counts)
+        total: NDArray[np.float64] = counts.sum(axis=1, dtype=np.float64)
+        total -= self.pixels * np.log(frames)
+        return np.multiply(total, self.weight)
+
+    def learn(self, model: int, window: WindowCounts) -> None:
+        """Add the frames of a window to one model."""
+        cells = np.flatnonzero(window.counts > 0)
+        self._columns[cells, model] += window.counts[cells]
+        self.frames[model] += window.frames
+
+    def add(self) -> None:
+        """Append a model that has learned nothing."""
+        cells, columns = self._columns.shape
+        if len(self) == columns:  # double the columns, so that few additions copy
+            spare = np.zeros((cells, columns), dtype=np.float32)
+            self._columns = np.concatenate([self._columns, spare], axis=1)
+        self.frames = np.append(self.frames, 0.0)
 
 
 class ForgetMeNot:

@@ -14,6 +14,7 @@ Markov model, and a new task is opened for frames that no task explains. What di
    two tasks that take turns faster than tasks change (see `turns`).
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -23,11 +24,277 @@ import torch
 from numpy.typing import NDArray
 
 from ewc.recognition.config import ScreenRecognizerConfig
-from ewc.recognition.frames import channel_of_pixels, check_frame, downscaled, to_levels
-from ewc.recognition.markov import Floats, normalized, switched
-from ewc.recognition.probation import NONE, Probation
-from ewc.recognition.screens import NOBODY, Cells, Screens, own_histogram
-from ewc.recognition.turns import Turns
+from ewc.recognition.forget_me_not import (
+    Floats,
+    channel_of_pixels,
+    check_frame,
+    downscaled,
+    normalized,
+    switched,
+    to_levels,
+)
+
+
+class Turns:
+    """Watches the task at every observation, and says which tasks take turns.
+
+    A task that is reported for only a moment may be a mistake. So a stay in a task begins when the
+    task has been reported for a quarter of the shortest visit in a row, and lasts until the stay in
+    another begins.
+
+    Args:
+        length: observations of the shortest visit to a task (0 or less: nothing is ever merged).
+    """
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.reported, self.in_a_row = NONE, 0  # the last task, and for how many observations
+        self.present, self.before = NONE, NONE  # tasks of the present stay and the one before it
+        self.stayed = 0  # observations since the present stay began
+
+    def observe(self, task: int) -> tuple[int, int] | None:
+        """Note the task of an observation; return (younger, older) if they should be merged."""
+        self.in_a_row = self.in_a_row + 1 if task == self.reported else 1
+        self.reported = task
+        self.stayed += 1
+        if task == self.present or self.in_a_row < A_LITTLE * self.length:
+            return None
+        took_turns = task == self.before and self.stayed - self.in_a_row < self.length
+        pair = (max(self.present, task), min(self.present, task))
+        self.before, self.present, self.stayed = self.present, task, self.in_a_row
+        return pair if took_turns and self.length > 0 else None
+
+    def merge(self, task: int, into: int) -> None:
+        """From now on the two are one task."""
+        for name in ("reported", "present", "before"):
+            if getattr(self, name) == task:
+                setattr(self, name, into)
+        if self.before == self.present:
+            self.before = NONE
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {name: getattr(self, name) for name in _STATE}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in _STATE:
+            setattr(self, name, state[name])
+
+
+_STATE = ("reported", "in_a_row", "present", "before", "stayed")
+
+
+A_LITTLE = 0.25  # share of the observations of a new task and the one before it
+NONE = -1  # stands for the task before the first one
+
+
+class Probation:
+    """Watches the task at every observation, and says which new tasks should be merged.
+
+    When a new task has existed for `length` observations, it belongs to the task before it if that
+    one was reported for more than a little of the time that the two share. Otherwise it has passed
+    if it was reported most of all, and belongs to the one that was if not: then it was the first
+    screen of a task that has shown others since. The same holds if a task was opened right after
+    it, sooner than a visit can end.
+
+    Args:
+        length: observations of the shortest visit to a task (0: nothing is ever merged).
+    """
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.before: dict[int, int] = {}  # by task on probation, the task that it followed
+        self.reported: dict[int, Counter[int]] = {}  # and how often each was reported since then
+
+    def begin(self, task: int, before: int) -> None:
+        if self.length > 0:
+            self.before[task], self.reported[task] = before, Counter()
+
+    def observe(self, task: int) -> tuple[int, int] | None:
+        """Note the task of an observation; return (younger, older) if they should be merged."""
+        for reported in self.reported.values():
+            reported[task] += 1
+        for new, reported in self.reported.items():
+            if reported.total() >= self.length:
+                return self._end(new)
+        return None
+
+    def _end(self, new: int) -> tuple[int, int] | None:
+        before, reported = self.before.pop(new), self.reported.pop(new)
+        if reported[before] > A_LITTLE * (reported[before] + reported[new]):
+            other = before
+        else:
+            other = max(reported, key=lambda task: (reported[task], task == new))
+        if other == new:
+            other = max((task for task, left in self.before.items() if left == new), default=new)
+        return None if other == new else (max(new, other), min(new, other))
+
+    def merge(self, task: int, into: int) -> None:
+        """From now on the two are one task."""
+        self.before.pop(task, None)
+        self.reported.pop(task, None)
+        for new, reported in self.reported.items():
+            reported[into] += reported.pop(task, 0)
+            self.before[new] = into if self.before[new] == task else self.before[new]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "before": [list(item) for item in self.before.items()],
+            "reported": [[new, *item] for new, r in self.reported.items() for item in r.items()],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.before = dict(state["before"])
+        self.reported = {new: Counter() for new in self.before}
+        for new, task, observations in state["reported"]:
+            self.reported[new][task] = observations
+
+
+Cells = NDArray[np.intp]
+
+SMOOTHING = 0.05  # added to each count of a frame's histogram
+FACTORS = 4  # numbers multiplied before a logarithm is taken; their product fits in float32
+NOBODY = -1  # owner of the screens that belong to no task yet
+
+
+def own_histogram(levels: Cells, num_levels: int, channels: Cells) -> Floats:
+    """The share of each pixel's level in its channel of the frame, float64 [pixels].
+
+    Args:
+        levels: the level of each pixel.
+        num_levels: how many levels there are.
+        channels: the channel of each pixel, numbered from 0.
+    """
+    cells = channels * num_levels + levels
+    num_channels = channels[-1] + 1
+    counts = np.bincount(cells, minlength=num_channels * num_levels)
+    shares = counts.reshape(num_channels, num_levels) + SMOOTHING
+    of_pixels: Floats = (shares / shares.sum(axis=1, keepdims=True)).reshape(-1)[cells]
+    return of_pixels
+
+
+class Screens:
+    """Screens of frames with `pixels` pixels, each of `levels` levels; `stray` is ε above.
+
+    The cell of pixel x at level l is x * levels + l. The counts of a cell lie side by side in
+    memory, float32 [cells, columns]: one column per screen and some to spare.
+
+    Attributes:
+        frames: number of frames that each screen has learned, float64 [screens].
+        saved: what each screen saved of the codes of these frames in all, float64 [screens].
+        owner: the task that each screen belongs to, or `NOBODY`, int64 [screens].
+    """
+
+    def __init__(self, pixels: int, levels: int, stray: float) -> None:
+        self.pixels, self.levels, self.stray = pixels, levels, stray
+        self._columns = np.zeros((pixels * levels, 8), dtype=np.float32)
+        self._first_cells = np.arange(pixels) * levels
+        self.frames = np.zeros(0)
+        self.saved = np.zeros(0)
+        self.owner = np.zeros(0, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    @property
+    def counts(self) -> NDArray[np.float32]:
+        """A view of all counts, float32 [cells, screens]."""
+        return self._columns[:, : len(self)]
+
+    def log_likelihoods(self, levels: Cells, histogram: Floats) -> Floats:
+        """log p(frame | screen) of every screen, float64 [screens]."""
+        values = self._columns[self._first_cells + levels, : len(self)]
+        values *= ((1 - self.stray) / self.frames).astype(np.float32)
+        values += (self.stray * histogram).astype(np.float32)[:, None]
+        rows = len(values) // FACTORS
+        whole = rows * FACTORS
+        products = values[:whole].reshape(FACTORS, rows, len(self)).prod(axis=0)
+        logs: Floats = np.log(products).sum(axis=0, dtype=np.float64)
+        logs += np.log(values[whole:]).sum(axis=0, dtype=np.float64)
+        return logs
+
+    @property
+    def usual_saving(self) -> Floats:
+        """The share of a frame's own code that each screen saves, on average, float64 [screens].
+
+        The first frame of a screen does not count: the screen is made of it.
+        """
+        usual: Floats = self.saved / np.maximum(self.frames - 1, 1)
+        return usual
+
+    def as_usual(self, savings: Floats, share: float) -> NDArray[np.bool_]:
+        """Whether each screen saves at least this share of what it usually saves, bool [screens].
+
+        Args:
+            savings: the share of a frame's own code that each screen saves, float64 [screens].
+            share: the share of that.
+        """
+        enough: NDArray[np.bool_] = savings >= share * self.usual_saving
+        return enough
+
+    def learn(self, screen: int, levels: Cells, saving: float = 0.0) -> None:
+        """Learn a frame, of whose own code the screen has saved this share."""
+        self._columns[self._first_cells + levels, screen] += 1
+        self.frames[screen] += 1
+        self.saved[screen] += saving
+
+    def open(self, levels: Cells, owner: int) -> None:
+        """Append a screen that has learned one frame."""
+        if len(self) == self._columns.shape[1]:  # doubled, so that few additions have to copy
+            self._columns = np.concatenate([self._columns, np.zeros_like(self._columns)], axis=1)
+        self.frames, self.saved = np.append(self.frames, 0.0), np.append(self.saved, 0.0)
+        self.owner = np.append(self.owner, owner)
+        self._columns[:, len(self) - 1] = 0
+        self.learn(len(self) - 1, levels)
+
+    def give(self, owner: int, to: int, at_most: int) -> None:
+        """Give an owner's screens to another, and join screens of that one until few are left.
+
+        Args:
+            owner: whose screens are given away.
+            to: who gets them.
+            at_most: screens that `to` may have. While there are more, the screen with the fewest
+                frames is joined with the one that shares most of its pixels.
+        """
+        self.owner[self.owner == owner] = to
+        while len(mine := np.flatnonzero(self.owner == to)) > at_most:
+            smallest = mine[self.frames[mine].argmin()]
+            others = mine[mine != smallest]
+            self._join(int(smallest), int(others[self._overlap(int(smallest), others).argmax()]))
+
+    def _overlap(self, screen: int, others: NDArray[np.intp]) -> Floats:
+        cells = np.flatnonzero(self._columns[:, screen])
+        shares = self._columns[np.ix_(cells, others)] / self.frames[others]
+        overlap: Floats = self._columns[cells, screen].astype(np.float64) @ shares
+        return overlap
+
+    def _join(self, screen: int, into: int) -> None:
+        """Add the counts of a screen to another; the last screen takes its place."""
+        self._columns[:, into] += self._columns[:, screen]
+        self.frames[into] += self.frames[screen]
+        self.saved[into] += self.saved[screen]
+        last = len(self) - 1
+        self._columns[:, screen] = self._columns[:, last]
+        for values in (self.frames, self.saved, self.owner):
+            values[screen] = values[last]
+        self.frames, self.saved = self.frames[:-1].copy(), self.saved[:-1].copy()
+        self.owner = self.owner[:-1].copy()
+
+    def copy(self) -> "Screens":
+        other = Screens(self.pixels, self.levels, self.stray)
+        other.restore(self.counts, self.frames, self.saved, self.owner)
+        return other
+
+    def restore(
+        self, counts: NDArray[np.float32], frames: Floats, saved: Floats, owner: NDArray[np.int64]
+    ) -> None:
+        """Take over the attributes of these names; copies them."""
+        self._columns = np.zeros((len(counts), max(8, len(frames))), dtype=np.float32)
+        self._columns[:, : len(frames)] = counts
+        self.frames, self.saved = np.array(frames), np.array(saved)
+        self.owner = np.array(owner)
+
 
 NEARLY_ALL = 0.75  # share of unknown frames that makes a task of them
 AT_MOST = 0.5  # share of unknown frames that leaves them with the present task

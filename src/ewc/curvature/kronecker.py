@@ -1,0 +1,306 @@
+"""The precision of a weight matrix as a product of two small matrices, and how tasks add up.
+
+    E(Δ) = tr(Δᵀ G Δ A) / T + ridge ‖Δ‖²,    Δ = (W, b) − (W*, b*),    A = Σ_t A_t,    G = Σ_t G_t
+
+with T tasks around one center: (Σ G_t) ⊗ (Σ A_t) / T stands for Σ G_t ⊗ A_t, which is no product of
+two matrices, at a cost that does not grow with the number of tasks. (With weights that fade, T is
+the sum of the weights.) In the eigenbases of A and G the energy is diagonal:
+
+    E(Δ) = Σ_ij H_ij Y_ij²,    Y = Q_Gᵀ Δ Q_A,    H = s_G s_Aᵀ / T + ridge
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ewc.fisher.kronecker import KroneckerFactors, KroneckerFisher
+from ewc.fisher.overlap import shaped, trace
+from ewc.parameters import at_least_float32
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A symmetric matrix with eigenvalues >= 0, as it is or as its eigenvectors.
+
+    Attributes:
+        matrix: the matrix itself, or its eigenvectors Q in columns.
+        values: the eigenvalues s of Q; None with the matrix itself.
+    """
+
+    matrix: Tensor
+    values: Tensor | None = None
+
+    def full(self) -> Tensor:
+        """Return the matrix, Q s Qᵀ."""
+        return self.matrix if self.values is None else self.matrix * self.values @ self.matrix.t()
+
+    def decomposed(self) -> "Factor":
+        """Return the eigenvectors and eigenvalues."""
+        if self.values is not None:
+            return self
+        values, vectors = torch.linalg.eigh(self.matrix)
+        return Factor(vectors.contiguous(), values.clamp_min(0.0))
+
+    def diagonal(self) -> Tensor:
+        """Return the diagonal of the matrix."""
+        if self.values is None:
+            return self.matrix.diagonal()
+        return self.matrix.square() @ self.values
+
+    def on(self, device: torch.device) -> "Factor":
+        """Return the matrix on a device."""
+        values = None if self.values is None else self.values.to(device)
+        return Factor(self.matrix.to(device), values)
+
+    def scaled(self, factor: float) -> "Factor":
+        """Return the matrix times a number."""
+        if self.values is None:
+            return Factor(self.matrix * factor)
+        return Factor(self.matrix, self.values * factor)
+
+    def grown(self, size: int, keep_last: bool) -> "Factor":
+        """Return the matrix with rows and columns of zeros added at the end.
+
+        Args:
+            size: the number of rows.
+            keep_last: whether the last row and column stay the last ones.
+        """
+        old = len(self.matrix)
+        if size == old:
+            return self
+        at = torch.arange(old, device=self.matrix.device)
+        if keep_last:
+            at[-1] = size - 1
+        larger = self.matrix.new_zeros(size, size)
+        larger[at.unsqueeze(1), at] = self.full()
+        return Factor(larger) if self.values is None else Factor(larger).decomposed()
+
+    def to(self, like: Tensor) -> "Factor":
+        """Return the matrix on the device of a tensor, in its dtype."""
+        values = None if self.values is None else self.values.to(like)
+        return Factor(self.matrix.to(like), values)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The precision of a weight matrix and its bias.
+
+    Attributes:
+        inputs: A, the sum over tasks; its last row is that of the bias, if there is one.
+        outputs: G, the sum over tasks.
+        tasks: T, what the product of the sums is divided by.
+        ridge: what is added to the diagonal of the product.
+        bias: the name of the bias, if there is one.
+        inputs_first: whether the weight is stored as (inputs, outputs).
+        positions: how many positions a sample has on average.
+    """
+
+    inputs: Factor
+    outputs: Factor
+    tasks: float = 1.0
+    ridge: float = 0.0
+    bias: str | None = None
+    inputs_first: bool = False
+    positions: float = 1.0
+
+    @classmethod
+    def of(cls, factors: KroneckerFactors, floor: float = 0.0, scale: float = 1.0) -> "Layer":
+        """Return the precision of one task.
+
+        Args:
+            factors: the Fisher of the layer.
+            floor: fraction of the mean of the diagonal that is added to all of it.
+            scale: what the Fisher and the floor are multiplied by.
+        """
+        size = len(factors.inputs) * len(factors.outputs)
+        return cls(
+            Factor(factors.inputs.detach().clone()),
+            Factor(factors.outputs.detach() * scale),
+            ridge=floor * scale * factors.trace() / size,
+            bias=factors.bias,
+            inputs_first=factors.inputs_first,
+            positions=factors.positions,
+        )
+
+    def map(self, change: Callable[[Factor], Factor]) -> "Layer":
+        """Return the layer with both factors replaced."""
+        return replace(self, inputs=change(self.inputs), outputs=change(self.outputs))
+
+    def decomposed(self) -> "Layer":
+        """Return the layer with the eigenvectors of its factors."""
+        return self.map(Factor.decomposed)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.inputs.matrix.dtype
+
+    def spectrum(self) -> Tensor:
+        """Return H, with a row per eigenvector of G and a column per eigenvector of A."""
+        assert self.inputs.values is not None
+        assert self.outputs.values is not None
+        return (self.outputs.values / self.tasks).unsqueeze(1) * self.inputs.values + self.ridge
+
+    def diagonals(self, name: str) -> dict[str, Tensor]:
+        """Return the diagonal precision of the weight and of its bias, by name.
+
+        Args:
+            name: that of the weight.
+        """
+        both = (self.outputs.diagonal() / self.tasks).unsqueeze(1) * self.inputs.diagonal()
+        return self.split(name, both + self.ridge)
+
+    def joined(self, name: str, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Return the weight and its bias as one matrix (outputs, inputs), in the layer's dtype.
+
+        Args:
+            name: that of the weight.
+            tensors: the weight and the bias by name, or what has their shapes.
+        """
+        weight = tensors[name]
+        matrix = (weight.t() if self.inputs_first else weight.flatten(1)).to(self.dtype)
+        if self.bias is None:
+            return matrix
+        return torch.cat([matrix, tensors[self.bias].to(self.dtype).unsqueeze(1)], 1)
+
+    def split(self, name: str, matrix: Tensor) -> dict[str, Tensor]:
+        """Return the parts of a joined matrix as (outputs, inputs) and (outputs), by name."""
+        if self.bias is None:
+            return {name: matrix}
+        return {name: matrix[:, :-1], self.bias: matrix[:, -1]}
+
+    def shaped(self, part: Tensor, like: Tensor) -> Tensor:
+        """Return a part that `split` gave in the shape of its parameter."""
+        return part.t() if self.inputs_first and part.ndim == 2 else part.reshape(like.shape)
+
+    def rotated(self, matrix: Tensor) -> Tensor:
+        """Return Y = Q_Gᵀ Δ Q_A."""
+        return self.outputs.matrix.t() @ matrix @ self.inputs.matrix
+
+    def rotated_back(self, matrix: Tensor) -> Tensor:
+        """Return Δ = Q_G Y Q_Aᵀ."""
+        return self.outputs.matrix @ matrix @ self.inputs.matrix.t()
+
+    def energy(self, distance: Tensor) -> Tensor:
+        """Return E(Δ) of a joined matrix Δ."""
+        return (self.spectrum() * self.rotated(distance).square()).sum()
+
+    def gradient(self, distance: Tensor) -> Tensor:
+        """Return half of the gradient of E(Δ), G Δ A / T + ridge Δ."""
+        return self.rotated_back(self.spectrum() * self.rotated(distance))
+
+    def fitted(self, name: str, parameters: Mapping[str, Tensor]) -> "Layer":
+        """Return the layer in the shapes, on the device and in the dtype of its parameters.
+
+        New rows and columns are free. The parameters must have gained, not lost, some.
+        """
+        weight = parameters[name]
+        dtype = at_least_float32(weight.dtype)
+        outputs = weight.shape[1] if self.inputs_first else weight.shape[0]
+        inputs = weight.numel() // outputs + (self.bias is not None)
+        like = torch.empty(0, dtype=dtype, device=weight.device)
+        same = (len(self.inputs.matrix), len(self.outputs.matrix)) == (inputs, outputs)
+        if same and self.dtype == dtype and self.inputs.matrix.device == weight.device:
+            return self
+        return replace(
+            self,
+            inputs=self.inputs.to(like).grown(inputs, self.bias is not None),
+            outputs=self.outputs.to(like).grown(outputs, False),
+        )
+
+
+def added(a: Layer, b: Layer) -> Layer:
+    """Return the layer of all tasks of both, (G_a + G_b) ⊗ (A_a + A_b) / (T_a + T_b)."""
+    return replace(
+        b,
+        inputs=Factor(a.inputs.full() + b.inputs.full()),
+        outputs=Factor(a.outputs.full() + b.outputs.full()),
+        tasks=a.tasks + b.tasks,
+        ridge=a.ridge + b.ridge,
+    )
+
+
+def faded(layer: Layer, decay: float) -> Layer:
+    """Return the layer with its precision multiplied by γ, as that of γ T tasks."""
+    return replace(
+        layer,
+        inputs=layer.inputs.scaled(decay),
+        outputs=layer.outputs.scaled(decay),
+        tasks=layer.tasks * decay,
+        ridge=layer.ridge * decay,
+    )
+
+
+def merged_layers(
+    old: Mapping[str, Layer], new: Mapping[str, Layer], decay: float
+) -> dict[str, Layer]:
+    """Return the layers of old and new tasks; the old ones count γ times as much.
+
+    Raises if a layer has another form than before.
+    """
+    layers = {name: faded(layer, decay) for name, layer in old.items()} if decay < 1 else {**old}
+    for name, layer in new.items():
+        if (before := layers.get(name)) is None or before.tasks == 0:
+            layers[name] = layer
+            continue
+        if (before.bias, before.inputs_first) != (layer.bias, layer.inputs_first):
+            raise ValueError(
+                f"{name!r} is used in another way than when an earlier task was remembered: its "
+                f"bias was {before.bias!r} and is {layer.bias!r}"
+            )
+        layers[name] = added(before, layer)
+    return layers
+
+
+def layers_of(
+    fisher: KroneckerFisher, floor: float = 0.0, normalize: float | None = None
+) -> tuple[dict[str, Layer], dict[str, Tensor]]:
+    """Return the precision of one task: its layers, and the diagonal of the other parameters.
+
+    Args:
+        fisher: the Fisher of the task.
+        floor: fraction of the mean of each layer's or parameter's diagonal that is added to it.
+        normalize: the trace that all of it is scaled to after that.
+    """
+    diagonal, scale = shaped(fisher.diagonal, floor=floor), 1.0
+    if normalize is not None:
+        found = trace(diagonal) + (1 + floor) * sum(f.trace() for f in fisher.factors.values())
+        scale = normalize / found if found > 0 else 1.0
+        diagonal = {name: tensor * scale for name, tensor in diagonal.items()}
+    layers = {name: Layer.of(own, floor, scale) for name, own in fisher.factors.items()}
+    return layers, diagonal
+
+
+def layer_diagonals(
+    layers: Mapping[str, Layer], parameters: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return the diagonal precision of all parameters that are in layers, in their shapes."""
+    return {
+        own: layer.shaped(part, parameters[own])
+        for name, layer in layers.items()
+        for own, part in layer.diagonals(name).items()
+    }
+
+
+def check_factors(fisher: KroneckerFisher, parameters: Mapping[str, Tensor]) -> None:
+    """Raise unless a Fisher has finite factors, or a diagonal, for each parameter and no other."""
+    in_layers = set(fisher.factors) | {f.bias for f in fisher.factors.values()}
+    names = (in_layers - {None}) | fisher.diagonal.keys()
+    if names != parameters.keys():
+        odd = sorted(map(str, names ^ parameters.keys()))
+        raise ValueError(f"expected a Fisher of the selected parameters; only one has {odd}")
+    for name, own in fisher.factors.items():
+        layer, weight = Layer.of(own), parameters[name]
+        outputs = weight.shape[1] if own.inputs_first else weight.shape[0]
+        inputs = weight.numel() // outputs + (own.bias is not None)
+        for matrix, size in ((layer.inputs.matrix, inputs), (layer.outputs.matrix, outputs)):
+            if tuple(matrix.shape) != (size, size):
+                raise ValueError(
+                    f"expected a factor of shape {(size, size)} for {name!r}, got "
+                    f"{tuple(matrix.shape)}"
+                )
+            if not bool(matrix.isfinite().all()) or not torch.allclose(matrix, matrix.t()):
+                raise ValueError(f"expected finite, symmetric factors for {name!r}")
+            if bool((matrix.diagonal() < 0).any()):
+                raise ValueError(f"expected factors with a diagonal >= 0 for {name!r}")

@@ -1,0 +1,1 @@
+"""Ranks that share a model, tensors sharded over them, and checkpoints of many ranks."""

@@ -1,1 +1,0 @@
-"""Reading the autograd graph of a batch: where its samples are, and which rule applies where."""

@@ -1,0 +1,1 @@
+"""Exact per-sample sums, read from the autograd graph of a batch."""

@@ -1,0 +1,319 @@
+"""The proximal pull of layers with Kronecker factors, which looks at all weights of a layer.
+
+The gradient of the penalty of a layer is λ G Δ A, and an implicit step takes two rotations into the
+eigenbases and two back, which cost more than a training step of a small batch. So the gradient is
+held between the pulls, as a force p in the layer's shape. Each step of the optimizer is followed by
+
+    Δ ← Δ − η ∘ p,    η the optimizer's own step size of each weight,
+
+and every K-th step, with d the sum of the layer's step sizes since the last pull, by
+
+    Δ′ = (1 + d λ H)⁻¹ (Δ + d p),    p′ = (Δ + d p − Δ′) / d = λ H Δ′,
+
+which takes the force of those steps back, and that of the new weights for them, implicitly. In the
+eigenbases H is diagonal. This is stable for every λ. At rest p = λ H Δ, and the steps of the
+optimizer and of the force cancel, for any η: the fixed point is the minimum of loss + penalty, with
+momentum, with a step size of its own for each weight, and for every K.
+
+η may differ from weight to weight by orders of magnitude, d may not: stiff directions, in which
+Δ′ ≈ 0, converge by the factor 1 − η / d per pull. So the step of a weight, the optimizer's
+included, is cut to d where it is larger, which is `LARGEST` times the step size of the layer's mean
+√v̂.
+
+K is chosen so that a pull costs less than the steps between two pulls.
+"""
+
+import math
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ewc.curvature.kronecker import Layer
+from ewc.curvature.tasks import PullState
+from ewc.step_size import GAIN, ParamGroup, StepSizeRule
+
+LARGEST = 3.0  # step size of a weight in units of that of the mean √v̂ of its layer
+# A pull multiplies each weight 4 (inputs + outputs) times, a training step 6 times per row of the
+# batch. `SHARE` is how much a pull may take of the steps between two pulls, counted like that (the
+# large products of a pull run some three times as fast). A batch is taken to have `ROWS` rows, or
+# `SEQUENCES` samples where a sample has many positions.
+SHARE, ROWS, SEQUENCES = 0.5, 128, 8
+
+
+def steps_between_pulls(layers: Mapping[str, Layer]) -> int:
+    """Return K: so many that the pulls cost less than the training steps between them."""
+    pull = step = 0.0
+    for layer in layers.values():
+        inputs, outputs = len(layer.inputs.matrix), len(layer.outputs.matrix)
+        pull += 4 * (inputs + outputs) * inputs * outputs
+        step += 6 * max(ROWS, SEQUENCES * layer.positions) * inputs * outputs
+    return max(1, math.ceil(pull / (SHARE * step))) if step else 1
+
+
+@dataclass
+class HeldForce:
+    """The force on one layer, and what happened since it was computed.
+
+    Attributes:
+        force: p, in the layer's joined shape.
+        waited: steps since the last pull.
+        distance: d, the sum of the layer's step sizes in these steps.
+        scale: the mean of 1 / η over the layer at the last pull; 0 before the first one.
+    """
+
+    force: Tensor
+    waited: int = 0
+    distance: float = 0.0
+    scale: float = 0.0
+
+
+@dataclass
+class HeldForces:
+    """The forces of one memory on its layers, by the names of the weights.
+
+    They belong to the memory, not to a handle, so that they are saved with it.
+    """
+
+    layers: dict[str, HeldForce] = field(default_factory=dict)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there were steps since the last pull."""
+        return any(held.waited for held in self.layers.values())
+
+    def clear(self) -> None:
+        """Forget the forces: the well is another one, or the weights are at its center."""
+        self.layers.clear()
+
+    @torch.no_grad()
+    def settle(self, state: PullState) -> None:
+        """Pull now, if there were steps since the last pull.
+
+        Args:
+            state: what the memory pulls with.
+        """
+        for name, held in self.layers.items():
+            if held.waited and name in state.well.layers:
+                _pull(name, held, state)
+
+    @torch.no_grad()
+    def take(
+        self,
+        optimizer: Optimizer,
+        state: PullState,
+        rule: StepSizeRule,
+        gains: Mapping[int, float],
+        cuts: "StepCuts",
+        share: float | Tensor,
+    ) -> None:
+        """Take the force after a step of the optimizer.
+
+        Args:
+            optimizer: the optimizer.
+            state: what the memory pulls with.
+            rule: the optimizer's step size.
+            gains: those of `MomentumGains`.
+            cuts: what is cut from the step, the same for all memories that pull at it.
+            share: how much of the step counts: 0 if the optimizer skipped it, else 1.
+        """
+        groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+        for name, layer in state.well.layers.items():
+            own = {each: state.parameters[each] for each in names_of(name, layer)}
+            if not any(id(p) in groups and p.requires_grad for p in own.values()):
+                continue
+            rates = _rates(optimizer, own, groups, rule, gains)
+            if rates is None:
+                continue
+            held = self.layers.get(name)
+            if held is None:
+                shape = (len(layer.outputs.matrix), len(layer.inputs.matrix))
+                force = layer.inputs.matrix.new_zeros(shape)
+                held = self.layers[name] = HeldForce(force)
+            _take(name, layer, held, own, rates, cuts, share)
+
+    @torch.no_grad()
+    def pull_if_due(self, state: PullState) -> None:
+        """Pull on the layers that waited for K steps, after all forces on them were taken.
+
+        Args:
+            state: what the memory pulls with.
+        """
+        steps = steps_between_pulls(state.well.layers)
+        for name, held in self.layers.items():
+            if held.waited >= steps and name in state.well.layers:
+                _pull(name, held, state)
+
+
+@dataclass
+class StepCuts:
+    """What is cut from one step of an optimizer whose step size differs from weight to weight.
+
+    Attributes:
+        before: the weights before the step, by `id`.
+        shares: what is left of the step of each weight that a memory has cut, by `id`.
+    """
+
+    before: Mapping[int, Tensor]
+    shares: dict[int, Tensor] = field(default_factory=dict)
+
+    def cut(self, parameter: Tensor, rate: Tensor, longest: float) -> Tensor:
+        """Cut the step where its size is above `longest`, if no memory has done so.
+
+        Returns the shares that are left of it.
+        """
+        if (share := self.shares.get(id(parameter))) is None:
+            share = self.shares[id(parameter)] = (longest / rate).clamp_(max=1.0)
+            start = self.before.get(id(parameter))
+            if start is not None:
+                start, now = start.to(share.dtype), parameter.to(share.dtype)
+                parameter.copy_(torch.lerp(start, now, share))
+        return share
+
+
+def names_of(name: str, layer: Layer) -> tuple[str, ...]:
+    """Return the parameters of a layer: the weight, and the bias if there is one."""
+    return (name,) if layer.bias is None else (name, layer.bias)
+
+
+def _rates(
+    optimizer: Optimizer,
+    own: Mapping[str, Tensor],
+    groups: Mapping[int, ParamGroup],
+    rule: StepSizeRule,
+    gains: Mapping[int, float],
+) -> dict[str, float | Tensor] | None:
+    """Return η of each parameter of a layer: a number, or a tensor of its shape.
+
+    None if the optimizer takes no step at all.
+    """
+    found: dict[str, float | Tensor] = {}
+    for name, parameter in own.items():
+        group = groups.get(id(parameter))
+        if group is None or not parameter.requires_grad:
+            found[name] = 0.0
+            continue
+        group = {**group, "lr": float(group["lr"])}
+        if group["lr"] <= 0:  # of an adaptive optimizer that is 0 / 0 of the mean step size
+            found[name] = 0.0
+            continue
+        state = dict(optimizer.state.get(parameter, {}))
+        if state and id(parameter) in gains:
+            state[GAIN] = gains[id(parameter)]
+        step = rule(group, [parameter], [state]).rooted()
+        found[name] = step.rate if step.scale is None else step.rate / step.scale[0]
+    largest = max((r for r in found.values() if not isinstance(r, Tensor)), default=0.0)
+    return found if largest > 0 or any(isinstance(r, Tensor) for r in found.values()) else None
+
+
+def _take(
+    name: str,
+    layer: Layer,
+    held: HeldForce,
+    own: Mapping[str, Tensor],
+    rates: Mapping[str, float | Tensor],
+    cuts: StepCuts,
+    share: float | Tensor,
+) -> None:
+    """Δ ← Δ − η ∘ p, with steps larger than d cut to it; count the step."""
+    held.waited += 1
+    if not held.scale or held.waited == 1:
+        held.scale = _mean_inverse(rates)
+    longest = LARGEST / held.scale if any(isinstance(r, Tensor) for r in rates.values()) else None
+    parts = layer.split(name, held.force)
+    sizes = []
+    for each, parameter in own.items():
+        rate = rates[each]
+        force = layer.shaped(parts[each], parameter)
+        if isinstance(rate, Tensor) and longest is not None:
+            moved = (rate * cuts.cut(parameter, rate, longest)).mul_(force)
+            _subtract(parameter, moved, share)
+        elif isinstance(rate, float):
+            sizes.append(rate)
+            if rate > 0:
+                _subtract(parameter, force, rate * share)
+    held.distance += max(sizes) if longest is None else longest
+
+
+def _subtract(parameter: Tensor, tensor: Tensor, factor: float | Tensor) -> None:
+    """Subtract a tensor times a factor; in one pass where nothing has to be converted."""
+    if parameter.dtype == tensor.dtype and not isinstance(factor, Tensor):
+        parameter.sub_(tensor, alpha=factor)
+    else:
+        parameter.sub_((tensor * factor).to(parameter.dtype))
+
+
+def _mean_inverse(rates: Mapping[str, float | Tensor]) -> float:
+    """Return the mean of 1 / η over the weights that move; 0 if η is the same for all."""
+    total, count = 0.0, 0
+    for rate in rates.values():
+        if isinstance(rate, Tensor):
+            total += float(rate.reciprocal().sum())
+            count += rate.numel()
+    return total / count if count else 0.0
+
+
+def _pull(name: str, held: HeldForce, state: PullState) -> None:
+    """Δ′ = (1 + d λ H)⁻¹ (Δ + d p) and p′ = λ H Δ′."""
+    layer = state.well.layers[name]
+    distance = held.distance
+    if distance > 0:
+        start = state.well.joined_distance(name, state.parameters)
+        start.add_(held.force, alpha=distance)
+        # What is pulled back, not what is left: directions without precision stay as they are.
+        stiffness = layer.spectrum().mul_(distance * state.strength)
+        back = layer.rotated_back(layer.rotated(start) * (stiffness / (1 + stiffness)))
+        held.force = back / distance
+        parts = layer.split(name, start - back)
+        for each, part in parts.items():
+            parameter = state.parameters[each]
+            if parameter.requires_grad:
+                target = layer.shaped(part, parameter) + state.well.anchor[each]
+                parameter.copy_(target)
+    held.waited, held.distance = 0, 0.0
+
+
+def layer_gradients(state: PullState) -> dict[str, Tensor]:
+    """Return λ G Δ A of all layers, by the names of their parameters."""
+    found: dict[str, Tensor] = {}
+    for name, layer in state.well.layers.items():
+        gradient = layer.gradient(state.well.joined_distance(name, state.parameters))
+        for each, part in layer.split(name, gradient.mul_(state.strength)).items():
+            found[each] = layer.shaped(part, state.parameters[each])
+    return found
+
+
+class SettleInEval:
+    """A hook on a model that lets its memory pull before the model is run in eval mode.
+
+    It does not keep the memory alive, and copies of the model do not have it.
+    """
+
+    def __init__(self, memory: Any) -> None:
+        self._memory = weakref.ref(memory)
+
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        memory = self._memory()
+        if memory is not None and not module.training:
+            memory.settle()
+
+    def __deepcopy__(self, memo: Any) -> "SettleInEval":
+        return SettleInEval(_Nothing())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SettleInEval, (_Nothing(),)
+
+
+class _Nothing:
+    """In the place of a memory that is not there."""
+
+
+def layer_parameters(state: PullState) -> Iterator[Tensor]:
+    """Yield the parameters that are in layers."""
+    for name, layer in state.well.layers.items():
+        for each in names_of(name, layer):
+            yield state.parameters[each]
