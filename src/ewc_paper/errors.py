@@ -11,9 +11,21 @@ class RunError(Exception):
     Everything that is run may raise it or a subclass of it, also in a worker process.
     """
 
+    exit_code = 1
+
+
+class BadOption(RunError):
+    """An option that does not fit; nothing was written."""
+
+    exit_code = 2
+
 
 class Damaged(RunError):
     """A file of a run directory is not what was written: what it belongs to must be run again."""
+
+
+class OtherOptions(RunError):
+    """A directory holds a run with other options than those to resume."""
 
 
 class Interrupted(Exception):

@@ -10,13 +10,16 @@ must have the field's type, be one of its choices or lie within its range (so a 
 finite), and several values must all differ.
 """
 
+import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, field, fields
+from dataclasses import Field, fields
 from typing import Any
 
 from ewc_paper.errors import RunError
+from ewc_paper.terminal import did_you_mean, shown
 
+KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "on or off"}
 MANY = 10**9  # the limit of counts that only time and disk space limit
 LARGE = 1e12  # the limit of other numbers that have none of their own
 
@@ -43,12 +46,12 @@ def option(
     if choices is not None:
         choices = tuple(choices)
     metadata = {"help": help, "low": low, "high": high, "choices": choices, "common": common}
-    return field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def groups(config: type) -> dict[type, list[Field[Any]]]:
     """The options of a config by the class that first declares them, in the order of its bases."""
-    by_name = {one.name: one for one in fields(config)}
+    by_name = {field.name: field for field in fields(config)}
     declared_by = {
         name: group for group in config.__mro__ for name in inspect.get_annotations(group)
     }
@@ -69,7 +72,7 @@ def title(group: type) -> str:
 
 def values_of(group: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the given values that are fields of the group."""
-    return {one.name: given[one.name] for one in fields(group) if one.name in given}
+    return {field.name: given[field.name] for field in fields(group) if field.name in given}
 
 
 def flag(name: str) -> str:
@@ -77,76 +80,85 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def kind_of(one: Field[Any]) -> type:
+def value_type(field: Field[Any]) -> type:
     """The type of an option's value, or of each of its values."""
-    if one.default is None:
-        return next(kind for kind in (int, float, str) if kind.__name__ in str(one.type))
-    return type(one.default[0] if isinstance(one.default, tuple) else one.default)
+    if field.default is None:
+        return next(kind for kind in (int, float, str) if kind.__name__ in str(field.type))
+    return type(field.default[0] if isinstance(field.default, tuple) else field.default)
 
 
-def limits(one: Field[Any]) -> tuple[float, float]:
+def limits(field: Field[Any]) -> tuple[float, float]:
     """The least and the largest number that fit an option that is a number."""
-    low, high = one.metadata["low"], one.metadata["high"]
+    low, high = field.metadata["low"], field.metadata["high"]
     if high is None:
-        high = MANY if kind_of(one) is int else LARGE
+        high = MANY if value_type(field) is int else LARGE
     return low, high
 
 
-def plain(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as people write it, and as it stands in the names of parts."""
     if isinstance(value, list | tuple):
-        return " ".join(map(plain, value))
+        return " ".join(map(format_value, value))
     if isinstance(value, bool):
         return "on" if value else "off"
+    if value is None:
+        return "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def check_options(config: type, values: Mapping[str, Any]) -> None:
     """Refuse values for the options of a config if one of them does not fit."""
-    for one in fields(config):
-        if one.name in values:
-            _check(one, values[one.name])
+    for field in fields(config):
+        if field.name in values:
+            _check(field, values[field.name])
 
 
-def _check(one: Field[Any], value: Any) -> None:
-    if value is None and one.default is None:
+def _check(field: Field[Any], value: Any) -> None:
+    if value is None and field.default is None:
         return
-    several = isinstance(one.default, tuple)
+    several = isinstance(field.default, tuple)
     if isinstance(value, tuple) != several:
-        raise RunError(f"{flag(one.name)} takes {'several' if several else 'one'}, got {value!r}")
+        count = "several values" if several else "one value"
+        raise RunError(f"{flag(field.name)} takes {count}, got {shown(value)}")
     for each in value if several else (value,):
-        _check_each(one, each)
+        _check_each(field, each)
     if several:
-        _check_different(one, value)
+        _check_different(field, value)
 
 
-def _check_each(one: Field[Any], value: Any) -> None:
-    kind, choices = kind_of(one), one.metadata.get("choices")
+def _check_each(field: Field[Any], value: Any) -> None:
+    kind, choices = value_type(field), field.metadata.get("choices")
     if type(value) not in ((int, float) if kind is float else (kind,)):
-        raise RunError(f"{flag(one.name)} must be of type {kind.__name__}, got {value!r}")
+        raise RunError(f"{flag(field.name)} must be {KINDS[kind]}, got {shown(value)}")
     if choices is not None and value not in choices:
-        raise RunError(f"{flag(one.name)} must be one of {', '.join(choices)}, got {value}")
+        raise RunError(
+            f"{flag(field.name)} must be one of {', '.join(choices)}, got {shown(value)}"
+            f"{did_you_mean(value, choices)}"
+        )
+    if kind is str and not value.strip():
+        raise RunError(f"{flag(field.name)} must not be empty")
     if kind in (int, float):
-        _check_range(one, value)
+        _check_range(field, value)
 
 
-def _check_range(one: Field[Any], value: float) -> None:
-    low, high = limits(one)
+def _check_range(field: Field[Any], value: float) -> None:
+    low, high = limits(field)
     if not value >= low:
-        raise RunError(f"{flag(one.name)} must be at least {low:g}, got {value}")
+        raise RunError(f"{flag(field.name)} must be at least {low:g}, got {shown(value)}")
     if not value <= high:
-        raise RunError(f"{flag(one.name)} must be at most {high:g}, got {value}")
+        raise RunError(f"{flag(field.name)} must be at most {high:g}, got {shown(value)}")
 
 
-def _check_different(one: Field[Any], values: Sequence[Any]) -> None:
+def _check_different(field: Field[Any], values: Sequence[Any]) -> None:
     """Values must differ as they are written, since parts are named after them."""
     if not values:
-        raise RunError(f"{flag(one.name)} needs at least one value")
+        raise RunError(f"{flag(field.name)} needs at least one value")
     seen: dict[str, Any] = {}
     for value in values:
-        if plain(value) in seen:
-            digits = " in their first six digits" if kind_of(one) is float else ""
+        written = format_value(value)
+        if written in seen:
+            digits = " in their first six digits" if value_type(field) is float else ""
             raise RunError(
-                f"{flag(one.name)} must all differ{digits}, got {seen[plain(value)]} and {value}"
+                f"{flag(field.name)} must all differ{digits}, got {seen[written]} and {value}"
             )
-        seen[plain(value)] = value
+        seen[written] = value

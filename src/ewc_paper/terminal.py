@@ -5,11 +5,13 @@ characters that a terminal would obey.
 """
 
 import contextlib
+import difflib
 import io
+import json
 import os
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,8 +45,28 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in line)
 
 
+def shown(value: Any) -> str:
+    """A value as it stands in an error: a text as it is, all else as JSON, and not at length."""
+    try:
+        plain = isinstance(value, str | float)
+        text = str(value) if plain else json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        text = type(value).__name__
+    return printable(text[:60] + ("..." if len(text) > 60 else "")) or "an empty text"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`: did you mean NAME?`, or nothing if no known name is like the word."""
+    likeness = 0.6 if len(word) <= 4 else 0.7
+    close = difflib.get_close_matches(word, list(known), 1, likeness)
+    return f": did you mean {close[0]}?" if close else ""
+
+
 def guarded(command: Callable[[], int], errors: tuple[type[Exception], ...]) -> int:
-    """Run a command; `errors`, those of the system and lost output are one line and exit code 1."""
+    """Run a command; `errors`, those of the system and lost output are one line and exit code 1.
+
+    An error with an `exit_code` of its own ends with that.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # an encoding without λ shows `?`
@@ -52,10 +74,9 @@ def guarded(command: Callable[[], int], errors: tuple[type[Exception], ...]) -> 
     try:
         code = command()
     except errors as error:
-        said = str(error)
+        code, said = getattr(error, "exit_code", 1), str(error)
     except OSError as error:
-        place = f"use {error.filename}" if error.filename else "write the output"
-        said = f"cannot {place} ({error.strerror})"
+        said = system_error(error)
     except KeyboardInterrupt:
         code, said = 130, "interrupted"
     except SystemExit:  # from the parser, after its help or its own error
@@ -67,6 +88,12 @@ def guarded(command: Callable[[], int], errors: tuple[type[Exception], ...]) -> 
     if said:
         complain(said)
     return code
+
+
+def system_error(error: OSError) -> str:
+    """An error of the system in a line."""
+    place = f"use {error.filename}" if error.filename else "write the output"
+    return f"cannot {place} ({error.strerror})"
 
 
 def _lost_output() -> str:

@@ -1,4 +1,6 @@
-"""The experiments: one folder per figure of the paper, with how it is run and how it is drawn.
+"""The experiments: one file per figure of the paper, with how it is run and what is shown.
+
+Larger ones are folders, with how it is run in `run` and what is shown in `figure`.
 
 docs/architecture.md says how to add one, under "Add an experiment".
 
@@ -8,12 +10,13 @@ import, and `ewc --help` and `ewc list` do not.
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ewc_paper.experiments.experiment import Experiment
 
-# by name: the class in the folder's run.py, and what is measured, which is its docstring too
+# by name: its class, and what is measured
 _EXPERIMENTS = {
     "schematic": (
         "Schematic",
@@ -51,12 +54,40 @@ _EXPERIMENTS = {
 
 SUMMARIES = {name: summary for name, (_, summary) in _EXPERIMENTS.items()}
 
+# By name and preset: how long it takes on two cores, about; empty where it was not measured. They
+# are here so that `ewc list` need not import the classes; a test compares the presets with theirs.
+TIMES = {
+    "schematic": {"quick": "10 s", "laptop": "10 s", "paper": "10 s"},
+    "learning-curves": {"quick": "1 min", "laptop": "", "paper": ""},
+    "many-tasks": {"quick": "1 min", "laptop": "", "hundred": "", "paper": ""},
+    "fisher-overlap": {"quick": "20 s", "laptop": "", "paper": ""},
+    "strength": {"quick": "", "laptop": "8 min", "paper": ""},
+    "games": {
+        "quick": "3 min",
+        "laptop": "70 min",
+        "atari-small": "2.5 h",
+        "atari-ten": "1.5 h",
+        "paper": "",
+    },
+    "perturbation": {"quick": "", "laptop": "3 min", "atari-small": "10 min", "paper": ""},
+    "recognition": {"quick": "", "laptop": "4 min", "paper": ""},
+}
+
+NAMES = {class_name: name for name, (class_name, _) in _EXPERIMENTS.items()}
+
+
+def module_name(experiment: str, part: str) -> str:
+    """The module of an experiment or, if it is a folder, this part of it."""
+    place = experiment.replace("-", "_")
+    is_folder = (Path(__file__).parent / place / "__init__.py").is_file()
+    return f"{__name__}.{place}.{part}" if is_folder else f"{__name__}.{place}"
+
 
 class _Experiments(Mapping[str, "type[Experiment]"]):
     """By name, the class of an experiment; importing it waits until it is looked up."""
 
     def __getitem__(self, name: str) -> "type[Experiment]":
-        module = import_module(f"{__name__}.{name.replace('-', '_')}.run")
+        module = import_module(module_name(name, "run"))
         experiment: type[Experiment] = getattr(module, _EXPERIMENTS[name][0])
         return experiment
 

@@ -7,8 +7,9 @@ from itertools import islice
 from typing import Any, ClassVar, Self
 
 from ewc_paper.errors import RunError
+from ewc_paper.experiments import NAMES
 from ewc_paper.options import check_options, option
-from ewc_paper.runs.directory import RunDirectory
+from ewc_paper.runs.directory import MetricsRow, RunDirectory
 from ewc_paper.runs.engine import Part
 
 Presets = dict[str, dict[str, Any]]  # by preset: the options that differ from the defaults
@@ -20,7 +21,7 @@ class Experiment:
     """What all experiments have: a name, presets, options, and the parts to run.
 
     An experiment inherits the groups of options that it uses, adds its own, and yields its parts
-    from `_parts`.
+    from `_parts`. Its name is in the table of `ewc_paper.experiments`.
     """
 
     name: ClassVar[str]
@@ -28,6 +29,11 @@ class Experiment:
     score_means: ClassVar[str]  # what `score` is, in a few words
 
     seed: int = option(0, "seed of all random numbers", low=0, high=2**63 - 1, common=True)
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.__name__ in NAMES:  # groups of experiments have no name
+            cls.name = NAMES[cls.__name__]
 
     @classmethod
     def preset(cls, preset: str, **changes: Any) -> Self:
@@ -49,7 +55,7 @@ class Experiment:
     @classmethod
     def restored(cls, stored: Mapping[str, Any]) -> Self:
         """The options of a run to look at: each must fit by itself, and no other file is read."""
-        names = [one.name for one in fields(cls) if one.name in stored]
+        names = [field.name for field in fields(cls) if field.name in stored]
         values: dict[str, Any] = {name: stored[name] for name in names}
         lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
         return cls._made(values | lists)
@@ -87,6 +93,18 @@ class Experiment:
         not over, from what was measured so far.
         """
         raise NotImplementedError
+
+    def headline(self, row: MetricsRow) -> str:
+        """A row of metrics in a few words, for who watches the run; empty for most rows."""
+        return "diverged" if row.get("diverged") else ""
+
+    def is_milestone(self, row: MetricsRow) -> bool:
+        """Whether a row ends a piece of work that who watches the run waits for."""
+        return False
+
+    def scalars(self, row: MetricsRow) -> dict[str, float]:
+        """The numbers of a row that TensorBoard shows."""
+        return {name: row[name] for name in ("loss", "score") if row.get(name) is not None}
 
     def points(self, run: RunDirectory) -> dict[str, float]:
         """What a sweep chooses the best trial for: one trial for all, by the score."""

@@ -1,11 +1,17 @@
-"""What the experiments on games share: the options of the agent, and the config of one network."""
+"""What the experiments on games share.
 
-from collections.abc import Callable, Sequence
+These are the options of the agent with their small presets, the config of one network, and which
+game a recognized context belongs to.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ewc_paper.errors import RunError
 from ewc_paper.experiments.experiment import RepeatedExperiment
+from ewc_paper.figures.names import game_name
 from ewc_paper.games.config import (
     RECOGNIZER,
     AgentConfig,
@@ -17,8 +23,9 @@ from ewc_paper.games.config import (
     WorldConfig,
     settings_of,
 )
-from ewc_paper.games.experience import REPLAY_PATTERN, replay_bytes
+from ewc_paper.games.replay import REPLAY_PATTERN, replay_bytes
 from ewc_paper.games.scores import normalized
+from ewc_paper.runs.directory import MetricsRow
 from ewc_paper.runs.engine import Part
 from ewc_paper.runs.loop import Resumable
 
@@ -117,20 +124,46 @@ class Playing(
             )
         self._check_replay()
 
+    def headline(self, row: MetricsRow) -> str:
+        """The total of a test, each game clipped at 1, or the score of the last episodes."""
+        if row.get("kind") == "test":
+            scores = row["normalized"].values()
+            total = sum(min(1.0, float(score)) for score in scores)
+            return f"after segment {row['segment']} · total {total:.2f} of {len(scores)}"
+        if row.get("kind") == "train" and row["score"] is not None:
+            return f"{game_name(row['game'])} · score {row['score']:.1f}"
+        return super().headline(row)
+
+    def is_milestone(self, row: MetricsRow) -> bool:
+        return row.get("kind") == "test"
+
+    def scalars(self, row: MetricsRow) -> dict[str, float]:
+        scores = row.get("normalized", {}).items()
+        named = {f"normalized_{game_name(game)}": value for game, value in scores}
+        return named | super().scalars(row)
+
     @property
     def rows_per_segment(self) -> int:
         """Steps of each copy of a game in a segment."""
         return -(-self.segment_steps // self.environments)
 
+    @property
+    def _copies(self) -> str:
+        return f"{self.environments} copies of the game (--environments)"
+
     def _check_replay(self) -> None:
         """Refuse settings under which no transition is ever whole, or none is learned from."""
         rows = -(-self.replay_capacity // self.environments)
-        limit = min(self.max_episode_steps, self.rows_per_segment, rows)
-        if self.n_step >= limit:
+        limits = {
+            f"--max-episode-steps = {self.max_episode_steps}": self.max_episode_steps,
+            f"--segment-steps = {self.segment_steps} in {self._copies}": self.rows_per_segment,
+            f"--replay-capacity = {self.replay_capacity} in {self._copies}": rows,
+        }
+        shortest = min(limits, key=lambda option: limits[option])
+        if self.n_step >= limits[shortest]:
             raise RunError(
-                f"--n-step must be below {limit}, the steps of a copy in an episode "
-                f"({self.max_episode_steps}), in a segment ({self.rows_per_segment}) and in the "
-                f"replay memory ({rows}); got {self.n_step}"
+                f"{shortest} leaves each copy {limits[shortest]} steps, which must be more than "
+                f"--n-step = {self.n_step}"
             )
         held = (rows - self.n_step) * self.environments
         if self.min_history > held:
@@ -145,7 +178,7 @@ class Playing(
         """What one network is made from.
 
         Args:
-            arm: how it learns, a key of `games.arms.ARMS`.
+            arm: how it learns, a key of `games.config.ARMS`.
             seed: the seed of its random numbers.
             games: the games that it is tested on.
             schedule: the game of each segment that it is trained on.
@@ -192,4 +225,36 @@ def make_part(
         disk_bytes=needed,
         disk_advice="a smaller --replay-capacity",
         temporary_files=(REPLAY_PATTERN,),
+        flush_denormals=True,  # the moments of dead units decay to them
     )
+
+
+class ContextUse(NamedTuple):
+    """Agent steps in which a game was played and the recognizer reported a context."""
+
+    context: int
+    game: str
+    steps: int
+
+
+class ContextMatch(NamedTuple):
+    """How well contexts and games match."""
+
+    game_of: dict[int, str]  # by context: the game that it belongs to
+    correct: float  # fraction of steps in a context that belongs to the game being played
+
+
+def match_contexts(uses: Iterable[ContextUse]) -> ContextMatch | None:
+    """Assign each context to the game that was played in most of its steps; None without steps.
+
+    A context is what the recognizer takes for one game.
+    """
+    steps: dict[int, Counter[str]] = defaultdict(Counter)
+    for context, game, count in uses:
+        steps[context][game] += count
+    total = sum(games.total() for games in steps.values())
+    if total == 0:
+        return None
+    game_of = {context: games.most_common(1)[0][0] for context, games in steps.items()}
+    correct = sum(games[game_of[context]] for context, games in steps.items())
+    return ContextMatch(game_of, correct / total)

@@ -1,15 +1,22 @@
-"""Labels of methods, arms, tasks and games in tables, figures and progress lines."""
+"""Words and numbers that people read in tables, figures and progress lines.
 
+NaN stands for a network that diverged. It is left out of means, and tables say so.
+"""
+
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from ewc_paper.games import arms
+import numpy as np
+
+from ewc_paper.games.config import ARMS
 
 T = TypeVar("T")
 
 # One label per method in `mnist.config.METHODS`, and one for a network that learns one task alone.
 METHOD_LABELS = {
+    "kronecker": "EWC, Kronecker",
     "ewc": "EWC",
     "l2": "L2",
     "sgd": "SGD",
@@ -18,8 +25,11 @@ METHOD_LABELS = {
     "single": "single task",
 }
 
+# The same within a sentence.
+SENTENCE_LABELS = {**METHOD_LABELS, "sgd": "plain SGD", "joint": "joint training"}
+
 # One label per arm of the experiment `games`.
-ARM_LABELS = {name: arm.title for name, arm in arms.ARMS.items()}
+ARM_LABELS = {name: arm.title for name, arm in ARMS.items()}
 
 
 def in_order(items: Mapping[str, T], order: Iterable[str]) -> dict[str, T]:
@@ -44,3 +54,37 @@ def game_name(game: str) -> str:
         short = re.sub(r"(a)ctions(\d)|(c)hannels(\d)", r"\1\2\3\4", short)
         return re.sub("[:_,]", " ", short)
     return re.sub("(?<=[a-z])(?=[A-Z])", " ", game).replace("Up NDown", "Up'n Down")
+
+
+def listed(texts: Sequence[str]) -> str:
+    """Join texts as in a sentence: `A`, `A and B`, `A, B and C`."""
+    if len(texts) < 2:
+        return "".join(texts)
+    return f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+
+def finite_mean(values: Iterable[float]) -> float | None:
+    """Return the mean of the values that are finite; None if none is."""
+    finite = [value for value in values if math.isfinite(value)]
+    return float(np.mean(finite)) if finite else None
+
+
+def percent(values: Iterable[float]) -> str:
+    """Format the mean of percentages for a sentence: `97.2 %`, or that all networks diverged."""
+    mean = finite_mean(values)
+    return "no result, as it diverged" if mean is None else f"{mean:.1f} %"
+
+
+def mean_and_deviation(values: Sequence[float]) -> str:
+    """Format one value per seed: `97.05 ± 0.03`, or the value alone if there is only one.
+
+    Values that are not finite belong to networks that diverged; the text says how many there are.
+    """
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return "diverged"
+    text = f"{np.mean(finite):.2f}"
+    if len(finite) > 1:
+        text += f" ± {np.std(finite, ddof=1):.2f}"
+    diverged = len(values) - len(finite)
+    return f"{text} ({diverged} of {len(values)} diverged)" if diverged else text

@@ -1,24 +1,28 @@
-"""The agent: Double Q-learning with one network for all contexts, protected by EWC."""
+"""The agent: Double Q-learning with one network for all contexts, protected by EWC.
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, ExitStack
+`Agent` is the whole of it. Below it, in the order in which it uses them: how it explores, its loss
+(`QLearning`), its optimizer (`CappedRMSProp`), the average of its parameters (`ParameterAverage`),
+and the Fisher with which it consolidates a task (`q_network_fisher`).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
-from ewc.memory import EWC
+from ewc import EWC, fisher_diagonal
+from ewc.step_size import ParamGroup, ParamState, StepSize, moments
 from ewc_paper.device import on_device, training_device
 from ewc_paper.games.config import AgentConfig
-from ewc_paper.games.consolidation import q_network_fisher
 from ewc_paper.games.network import NETWORKS, SHARED, Architecture, QNetwork
-from ewc_paper.games.parameter_average import ParameterAverage, copy_parameters
-from ewc_paper.games.q_learning import QLearning
 from ewc_paper.games.replay import Transitions
-from ewc_paper.games.rmsprop import CappedRMSProp
 
 
 class Agent:
@@ -219,6 +223,19 @@ class Agent:
         self._leave_out(state["context"])
 
 
+def exploration_rate(agent_steps: int, *, start: int, end: int, final: float) -> float:
+    """Return ε, how often the agent acts at random; it falls linearly from 1 to its final value.
+
+    Args:
+        agent_steps: steps played so far in the present context.
+        start: steps at which ε starts to fall.
+        end: steps at which it has reached its final value.
+        final: that value.
+    """
+    passed = min(1.0, max(0.0, (agent_steps - start) / max(1, end - start)))
+    return 1.0 + (final - 1.0) * passed
+
+
 def epsilon_greedy(
     values: Tensor, epsilon: float, random: np.random.Generator
 ) -> NDArray[np.int64]:
@@ -228,6 +245,48 @@ def epsilon_greedy(
     return np.where(explore, anything, values.argmax(1).cpu().numpy())
 
 
+@dataclass(frozen=True)
+class QLearning:
+    """The loss of Double Q-learning.
+
+        y = r + γⁿ Q_target(s', argmax_a Q(s', a)),   loss = mean of h(Q(s, a) − y)
+
+    with h the Huber loss, whose gradient is the TD error clipped to ±1.
+
+    Args:
+        network: the network that learns.
+        target: a copy of it that is synchronized from time to time.
+        double: let the network choose the next action that the target network evaluates.
+        device: where both networks are.
+    """
+
+    network: QNetwork
+    target: QNetwork
+    double: bool
+    device: torch.device
+
+    def td_targets(self, transitions: Transitions) -> Tensor:
+        """Return y of each transition, without a gradient."""
+        with torch.no_grad():
+            next_states = self.network.scaled(self.tensor(transitions.next_states))
+            values = self.target(next_states, folded=True)
+            chooser = self.network(next_states, folded=True) if self.double else values
+            best = values.gather(1, chooser.argmax(1, keepdim=True)).squeeze(1)
+            rewards, discounts = self.tensor(transitions.rewards), transitions.discounts
+            y: Tensor = rewards + self.tensor(discounts) * best
+        return y
+
+    def td_loss(self, transitions: Transitions, y: Tensor) -> Tensor:
+        """Return the mean Huber loss of Q(s, a) against y."""
+        actions = self.tensor(transitions.actions)[:, None]
+        values = self.network(self.tensor(transitions.states), folded=True)
+        return F.smooth_l1_loss(values.gather(1, actions).squeeze(1), y)
+
+    def tensor(self, array: NDArray[Any]) -> Tensor:
+        """Return the array as a tensor on the device of the networks."""
+        return torch.from_numpy(array).to(self.device)
+
+
 def make_optimizer(config: AgentConfig, parameters: list[nn.Parameter]) -> Optimizer:
     """Return the paper's RMSProp, or Adam."""
     if config.optimizer == "adam":
@@ -235,3 +294,170 @@ def make_optimizer(config: AgentConfig, parameters: list[nn.Parameter]) -> Optim
     # The reference implementation sums the gradients of a minibatch, and these are means: a
     # maximum rate larger by the same factor makes the steps equal.
     return CappedRMSProp(parameters, lr=config.lr, max_lr=config.max_lr * config.batch_size)
+
+
+class CappedRMSProp(Optimizer):
+    """The RMSProp of the paper's agent, which limits the learning rate of each weight to a maximum.
+
+        v ← α v + (1 − α) g²,   m ← α m + (1 − α) g,   θ ← θ − η g / √(v − m² + ε²),   ε = η / max
+
+    As in the reference implementation ε is inside the root. There it also avoids the roots of zero,
+    which take CPUs several times as long: about half of the weights belong to dead units.
+
+    Args:
+        parameters: the weights.
+        lr: learning rate η.
+        max_lr: largest rate that is applied to any weight.
+        alpha: decay of the averages m and v per step.
+    """
+
+    def __init__(
+        self, parameters: list[nn.Parameter], *, lr: float, max_lr: float, alpha: float = 0.95
+    ) -> None:
+        super().__init__(parameters, {"lr": lr, "max_lr": max_lr, "alpha": alpha})
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]  # takes no closure
+        """Update all weights that have a gradient."""
+        for group in self.param_groups:
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if not parameters:
+                continue
+            states = [self._state(parameter) for parameter in parameters]
+            gradients = [parameter.grad for parameter in parameters]
+            squares = [state["square_avg"] for state in states]
+            means = [state["grad_avg"] for state in states]
+            torch._foreach_mul_(squares, group["alpha"])
+            torch._foreach_addcmul_(squares, gradients, gradients, 1 - group["alpha"])
+            torch._foreach_lerp_(means, gradients, 1 - group["alpha"])
+            torch._foreach_addcdiv_(
+                parameters, gradients, _roots(group, squares, means), -group["lr"]
+            )
+
+    def step_size(
+        self, group: ParamGroup, parameters: Sequence[Tensor], states: Sequence[ParamState]
+    ) -> StepSize:
+        """Return η / √(v − m² + ε²) of each weight, for the proximal pull of EWC."""
+        squares, means = (moments(key, parameters, states) for key in ("square_avg", "grad_avg"))
+        return StepSize(group["lr"], _roots(group, squares, means))
+
+    def _state(self, parameter: Tensor) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = self.state[parameter]
+        if not state:
+            state["square_avg"] = torch.zeros_like(parameter)
+            state["grad_avg"] = torch.zeros_like(parameter)
+        return state
+
+
+def _roots(group: ParamGroup, squares: list[Tensor], means: list[Tensor]) -> list[Tensor]:
+    """Return √(v − m² + ε²)."""
+    roots = list(torch._foreach_addcmul(squares, means, means, value=-1))
+    torch._foreach_clamp_min_(roots, 0.0)  # rounding can make them negative
+    torch._foreach_add_(roots, (group["lr"] / group["max_lr"]) ** 2)
+    torch._foreach_sqrt_(roots)
+    return roots
+
+
+class ParameterAverage:
+    """The mean over the first `span` updates, and an exponential average from then on.
+
+    Q-learning keeps oscillating, and the policy of one moment can be far worse than the average's.
+    With a span of 0 nothing is averaged, and the parameters always stay as they are.
+    """
+
+    def __init__(self, span: int) -> None:
+        self._span = span
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget all updates."""
+        self._average: list[Tensor] = []
+        self._updates = 0  # that the average is over, at most the span
+
+    @torch.no_grad()
+    def update(self, parameters: Iterable[Tensor]) -> None:
+        """Include the present parameters."""
+        if self._span == 0:
+            return
+        present = list(parameters)
+        if self._updates == 0:
+            self._average = [torch.zeros_like(parameter) for parameter in present]
+        self._updates = min(self._updates + 1, self._span)
+        torch._foreach_lerp_(self._average, present, 1 / self._updates)
+
+    @contextmanager
+    def applied(self, parameters: list[Tensor]) -> Iterator[None]:
+        """Replace the parameters by their average while the block runs."""
+        if self._updates == 0:
+            yield
+            return
+        present = [parameter.detach().clone() for parameter in parameters]
+        copy_parameters(self._average, parameters)
+        try:
+            yield
+        finally:
+            copy_parameters(present, parameters)
+
+    def adopt(self, parameters: list[Tensor]) -> None:
+        """Replace the parameters by their average, and restart it."""
+        if self._updates > 0:
+            copy_parameters(self._average, parameters)
+        self.restart()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "average": {str(number): tensor for number, tensor in enumerate(self._average)},
+            "updates": self._updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._average = [state["average"][str(i)] for i in range(len(state["average"]))]
+        self._updates = state["updates"]
+
+
+@torch.no_grad()
+def copy_parameters(source: list[Tensor], destination: list[Tensor]) -> None:
+    """Copy the values of one list of parameters into those of another."""
+    torch._foreach_copy_(destination, source)
+
+
+def q_network_fisher(
+    learning: QLearning, batches: Iterable[Transitions], random: np.random.Generator
+) -> dict[str, Tensor]:
+    """Return the Fisher diagonal of the shared weights, in the present context of the network.
+
+        F = E_s [Σ_a (∂Q(s, a)/∂θ)²]
+
+    The paper does not say which Fisher a Q-network has. This is that of Q as the mean of a Gaussian
+    of unit variance, estimated from minibatches of the task's replay memory.
+
+    Args:
+        learning: the network that is consolidated.
+        batches: minibatches of the task.
+        random: source of the random signs that all actions are covered with.
+    """
+    return fisher_diagonal(
+        learning.network,
+        _signs(learning, batches, random),
+        kind="empirical",
+        likelihood=_signed_sum,
+        parameters=SHARED,
+    )
+
+
+def _signs(
+    learning: QLearning, batches: Iterable[Transitions], random: np.random.Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield states, and a random sign per action: E_s [(Σ_a s_a ∂Q_a)²] = Σ_a (∂Q_a)².
+
+    With these, one backward pass covers all actions.
+    """
+    num_actions = learning.network.widths[-1]
+    for batch in batches:
+        signs = random.integers(0, 2, (len(batch.states), num_actions)) * 2 - 1
+        yield learning.tensor(batch.states), torch.from_numpy(signs)
+
+
+def _signed_sum(values: Tensor, signs: Tensor | None) -> Tensor:
+    assert signs is not None
+    return (values * signs.to(values)).sum(1)

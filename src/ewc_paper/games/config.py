@@ -1,4 +1,4 @@
-"""Every number of the agent, in one place.
+"""Every number of the agent, in one place, and the arms that the experiments on games compare.
 
 Most defaults are the paper's; docs/games.md lists where they deviate.
 
@@ -27,9 +27,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from ewc.recognition.config import RecognizerConfig
+from ewc.recognition import RecognizerConfig
 from ewc.step_size import How
-from ewc_paper.games.arms import ARMS
 from ewc_paper.games.network import NETWORKS
 from ewc_paper.options import option, values_of
 
@@ -189,6 +188,32 @@ class AgentConfig(
     MeasurementConfig,
 ):
     """An agent that learns games one after another: all groups together."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What sets an arm apart; the training loop is the same for all."""
+
+    title: str  # in tables and figures
+    protected: bool = False  # by EWC
+    recognizes: bool = False  # works out the task from the frames, instead of being told
+    gated: bool = False  # each task does without some of the units
+
+
+ARMS = {
+    "plain": Arm("plain training"),
+    "ewc-labels": Arm("EWC, told the game", protected=True),
+    "ewc-fmn": Arm("EWC, recognizes it", protected=True, recognizes=True),
+    "gates": Arm("gates alone, told the game", gated=True),
+    "ewc-gates-labels": Arm("EWC + gates, told the game", protected=True, gated=True),
+    "ewc-gates-fmn": Arm("EWC + gates, recognizes it", protected=True, recognizes=True, gated=True),
+    "single": Arm("one network per game"),
+    "random": Arm("random player"),
+}
+SINGLE = "single"  # learns one game alone
+RANDOM = "random"  # learns nothing: takes random actions, one game per part
+ALONE = (SINGLE, RANDOM)  # have one game each
+PROTECTED = tuple(name for name, arm in ARMS.items() if arm.protected)
 
 
 def settings_of(arm: str, options: Mapping[str, Any]) -> dict[str, Any]:

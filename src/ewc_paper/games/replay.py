@@ -1,4 +1,7 @@
-"""Replay memory of one task: each frame is stored once, and stacked into states when sampled.
+"""The replay memory: each frame is stored once, and stacked into states when sampled.
+
+`Replay` is the memory of one task. `Experience` has one for each context that the agent plays in,
+and holds rows back whose context is undecided.
 
 The copies of a game are played in step, so the memory is a ring of rows. A row holds, for each
 copy, one frame, the action taken on it, the result of that action, and how the frame connects to
@@ -11,13 +14,18 @@ memory as it was. Each row has a checksum, which is verified when the memory is 
 """
 
 import zlib
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from ewc_paper.errors import RunError
+from ewc_paper.games.config import AgentConfig
+from ewc_paper.games.worlds.game import frame_shape
 
 # How a frame connects to the frame of the previous row: it continues the episode, it is the first
 # of an episode, or rows are missing in between.
@@ -117,6 +125,7 @@ class Replay:
         self.rows = -(-capacity // copies)
         self.copies, self.history, self.n_step, self.discount = copies, history, n_step, discount
         self.slack = default_slack(self.rows) if slack is None else slack
+        # Rows are numbered as they are written; row i is at place i % total of the ring.
         self.written = 0  # rows written since the start
         self._saved = [0, 0]  # rows written at the last two checkpoints
         self._last_known = -1  # the last row with a transition whose outcome is known
@@ -170,13 +179,13 @@ class Replay:
 
     def sample(self, count: int, random: np.random.Generator) -> Transitions:
         """Draw transitions uniformly, with replacement, among those whose outcome is known."""
-        rows, copies = self._draw(count, random)
-        steps = rows[:, None] + np.arange(self.n_step + 1)
+        rows, copies = self._draw(count, random)  # [count] each
+        steps = rows[:, None] + np.arange(self.n_step + 1)  # [count, n + 1]
         ring, at = self._ring, steps % len(self._ring)
-        terminal = ring["terminal"][at[:, :-1], copies[:, None]]
+        terminal = ring["terminal"][at[:, :-1], copies[:, None]]  # [count, n]
         # The end of a game within the n steps drops the rewards after it, and the bootstrap.
-        over = np.cumsum(terminal, axis=1, dtype=np.int64) > 0
-        before = np.concatenate([np.zeros((count, 1), bool), over[:, :-1]], axis=1)
+        over = np.cumsum(terminal, axis=1, dtype=np.int64) > 0  # by the end of each step
+        before = np.concatenate([np.zeros((count, 1), bool), over[:, :-1]], axis=1)  # at its start
         factors = self.discount ** np.arange(self.n_step) * ~before
         rewards = (ring["rewards"][at[:, :-1], copies[:, None]] * factors).sum(1)
         return Transitions(
@@ -190,6 +199,7 @@ class Replay:
     def _draw(
         self, count: int, random: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return row and copy [count] of transitions whose outcome is known."""
         if len(self) < 1:
             raise ValueError(
                 f"no transition can be sampled: expected {self.n_step + 1} rows in a row, "
@@ -197,6 +207,7 @@ class Replay:
             )
         rows = np.empty(0, np.int64)
         copies = np.empty(0, np.int64)
+        # Most outcomes are known, so drawing among all and rejecting is faster than listing them.
         for _ in range(100):
             drawn = random.integers(self._first, self.written - self.n_step, 2 * count)
             copy = random.integers(0, self.copies, 2 * count)
@@ -223,8 +234,13 @@ class Replay:
     def _outcome_known(
         self, rows: NDArray[np.int64], copies: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
-        """Return whether the n steps from each row have no gap before the end of the game."""
-        alive = np.ones(len(copies), bool)
+        """Return whether the n steps from each row have no gap before the end of the game.
+
+        Args:
+            rows: numbers of rows [k], or one row [] for all copies.
+            copies: the copy in each of them [k].
+        """
+        alive = np.ones(len(copies), bool)  # the game has not ended in an earlier step
         known = np.ones(len(copies), bool)
         ring = self._ring
         for step in range(self.n_step):
@@ -237,11 +253,12 @@ class Replay:
 
     def _states(self, rows: NDArray[np.int64], copies: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Return the stacks of the last `history` frames; those before an episode are zero."""
-        back = rows[:, None] - np.arange(self.history)[::-1]
+        back = rows[:, None] - np.arange(self.history)[::-1]  # [k, history], the newest last
         at = back % len(self._ring)
-        frames = self._ring["frames"][at, copies[:, None]]
+        frames = self._ring["frames"][at, copies[:, None]]  # [k, history, channels, height, width]
         starts = self._ring["connection"][at, copies[:, None]] != CONTINUES
-        # A frame belongs to the state if no later frame of the stack starts an episode.
+        # A frame belongs to the state if no later frame of the stack starts an episode: of the
+        # starts from it on, counted from the newest back, at most its own.
         later = np.cumsum(starts[:, ::-1], axis=1)[:, ::-1]
         shown = (later - starts == 0) & (back >= self._first)
         if not shown.all():
@@ -297,3 +314,104 @@ class Replay:
 def _checksum(row: NDArray[Any]) -> int:
     """Return the checksum of a row without its last four bytes, which hold the checksum."""
     return zlib.crc32(row.tobytes()[:-4])
+
+
+REPLAY_FILES = "replay-{context}.rows"
+REPLAY_PATTERN = REPLAY_FILES.format(context="*")
+
+
+def replay_bytes(config: AgentConfig, schedule: Sequence[str]) -> int:
+    """Return the disk space of the replay memories, one per game of the schedule."""
+    rows_per_segment = -(-config.segment_steps // config.environments)
+    return sum(
+        file_bytes(
+            config.replay_capacity,
+            config.environments,
+            frame_shape(game, config.size),
+            visits * rows_per_segment,
+        )
+        for game, visits in Counter(schedule).items()
+    )
+
+
+class Experience:
+    """Holds rows back until their context is decided, then stores them in its replay memory."""
+
+    def __init__(self, config: AgentConfig, frame_shape: tuple[int, int, int]) -> None:
+        self._config, self._frame_shape = config, frame_shape
+        self.replays: dict[int, Replay] = {}
+        self.pending: list[ReplayRow] = []
+        self._gap = True  # the next row to be stored does not follow the last one stored
+        self.directory: Path | None = None  # for the files of the replay memories
+
+    @property
+    def needs_saving(self) -> bool:
+        """True when unsaved rows would soon overwrite rows that a resume needs."""
+        return any(replay.needs_saving for replay in self.replays.values())
+
+    def hold(self, row: ReplayRow) -> None:
+        """Keep a row until its context is decided."""
+        self.pending.append(row)
+
+    def store(self, context: int) -> None:
+        """Move all pending rows to the replay memory of their context."""
+        replay = self._replay(context)
+        for row in self.pending:
+            replay.append(row, after_gap=self._gap)
+            self._gap = False
+        self.pending.clear()
+
+    def forget(self, context: int) -> None:
+        """Drop the rows of a context; its file stays, for a resume from an earlier checkpoint."""
+        self.replays.pop(context, None)
+
+    def mark_gap(self) -> None:
+        """Note that the next row to be stored does not continue the last one stored."""
+        self._gap = True
+
+    def drop_pending(self) -> None:
+        """Forget the rows whose context was not decided before their game ended."""
+        self.pending.clear()
+        self.mark_gap()
+
+    def _replay(self, context: int) -> Replay:
+        if context not in self.replays:
+            config = self._config
+            self.replays[context] = Replay(
+                config.replay_capacity,
+                config.environments,
+                self._frame_shape,
+                history=config.history,
+                n_step=config.n_step,
+                discount=config.discount,
+                file=self._file(context),
+            )
+        return self.replays[context]
+
+    def _file(self, context: int) -> Path | None:
+        name = REPLAY_FILES.format(context=context)
+        return self.directory / name if self.directory else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the number of rows in each replay memory's file, and the pending rows."""
+        return {
+            "gap": self._gap,
+            "replays": {
+                str(context): replay.state_dict() for context, replay in self.replays.items()
+            },
+            "pending": {
+                str(number): {
+                    name: torch.from_numpy(array) for name, array in row._asdict().items()
+                }
+                for number, row in enumerate(self.pending)
+            },
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._gap = state["gap"]
+        for context, saved in state["replays"].items():
+            self._replay(int(context)).load_state_dict(saved)
+        self.pending = [
+            ReplayRow(**{name: tensor.numpy() for name, tensor in row.items()})
+            for row in state["pending"].values()
+        ]

@@ -10,7 +10,7 @@ architectures for deep reinforcement learning").
 
 On MinAtar the reference is the same agent, trained on that game alone. Its score was measured once
 and stored in `data/minatar_scores.json`, with the mean of 1,000 random episodes
-(`python -m benchmarks.random_scores`). Tasks that differ by a symmetry have the same scores.
+(`python tools/random_scores.py`). Tasks that differ by a symmetry have the same scores.
 """
 
 import json
@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from ewc_paper.games.worlds.minatar import parse
+from ewc_paper.terminal import shown
 
 MINATAR_FILE = Path(__file__).parent / "data" / "minatar_scores.json"
 
@@ -95,7 +96,7 @@ def _atari(name: str) -> tuple[float, float]:
         near = ", ".join(get_close_matches(name, ATARI_SCORES)) or (
             f"one of {len(ATARI_SCORES)} Atari games such as Pong, or minatar/breakout"
         )
-        raise ValueError(f"no human score is known for {name!r}; expected {near}")
+        raise ValueError(f"no human score is known for {shown(name)}; expected {near}")
     return ATARI_SCORES[name]
 
 
@@ -104,7 +105,7 @@ def _minatar(name: str) -> tuple[float, float]:
     random, reference = scores["random"], scores["reference"]
     if random is None or reference is None:
         raise ValueError(
-            f"no reference score is stored for {name!r}; "
+            f"no reference score is stored for {shown(name)}; "
             f"put the score of a single-task run into {MINATAR_FILE.name}"
         )
     return random, reference

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from ewc.fisher.likelihood import Kind
+from ewc.memory import Curvature
 from ewc.step_size import How
 from ewc_paper.mnist.data import SIDE
 from ewc_paper.options import option
 
 OptimizerName = Literal["sgd", "adam"]
+CenterChoice = Literal["auto", "each", "latest"]
 Schedule = Literal["constant", "linear", "cosine"]
 
 
@@ -26,12 +28,14 @@ class Method:
     pull: Literal["none", "l2", "ewc"] = "none"
     dropout: bool = False  # with early stopping, as in the paper's appendix
     joint: bool = False  # trains on all tasks so far: the upper bound
+    kronecker: bool = False  # EWC with two factors per layer, whatever the option says
 
 
 METHODS = {
     "sgd": Method(),
     "l2": Method(pull="l2"),
     "ewc": Method(pull="ewc"),
+    "kronecker": Method(pull="ewc", kronecker=True),
     "dropout": Method(dropout=True),
     "joint": Method(joint=True),
 }
@@ -86,15 +90,18 @@ class OptimizationConfig:
     tasks: int = option(
         3, "number of tasks, learned one after another", low=1, high=1000, common=True
     )
-    epochs: int = option(5, "epochs per task", low=1, common=True)
-    batch_size: int = option(64, "images per gradient step", low=1, common=True)
+    epochs: int = option(5, "epochs per task", low=1, high=100_000, common=True)
+    batch_size: int = option(64, "images per gradient step", low=1, high=60_000, common=True)
     optimizer: OptimizerName = option("sgd", "optimizer", choices=get_args(OptimizerName))
     lr: float = option(
         0.1, "learning rate at the start of each task", low=1e-12, high=1e3, common=True
     )
-    momentum: float = option(0.9, "momentum of SGD", low=0, high=1)
+    momentum: float = option(0.9, "momentum of SGD", low=0, high=0.9999)  # 1 never forgets
     schedule: Schedule = option(
         "constant", "learning rate within a task", choices=get_args(Schedule)
+    )
+    measure_every: int = option(
+        1, "tasks between two measurements; the last task is always measured", low=1
     )
     average: float = option(
         0.5, "fraction of each task, at its end, whose weights are averaged", low=0, high=1
@@ -112,6 +119,17 @@ class FisherConfig:
     fisher_samples: int = option(10_000, "images per Fisher", low=1, common=True)
     floor: float = option(
         0.0, "fraction of each layer's mean Fisher added to all its entries", low=0, high=1e6
+    )
+    curvature: Curvature = option(
+        "diagonal",
+        "what EWC remembers of a task: one number per weight, or two matrices per layer",
+        choices=get_args(Curvature),
+    )
+    center: CenterChoice = option(
+        "auto",
+        "where tasks are remembered: around their own weights, or all around the last ones "
+        "(auto: each with the diagonal, as in the paper; latest with kronecker)",
+        choices=get_args(CenterChoice),
     )
     decay: float = option(
         1.0, "factor on the memory at each new task; below 1 is online EWC", low=0, high=1

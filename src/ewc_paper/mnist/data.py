@@ -1,17 +1,22 @@
-"""Images and labels in IDX form: the packaged MNIST, or any set of its shape (Fashion-MNIST).
+"""Images and labels in IDX form, and the tasks that are made of them by permuting their pixels.
 
-A data set is four files: `train-` and `t10k-`, `images-idx3-ubyte` and `labels-idx1-ubyte`, plain
-or with `.gz`.
+The data is the packaged MNIST, or any set of its shape (Fashion-MNIST): four files, `train-` and
+`t10k-`, `images-idx3-ubyte` and `labels-idx1-ubyte`, plain or with `.gz`. Each task is the same
+images with its own fixed shuffle of the pixels, which may be limited to a centered square; the
+pixels outside it stay where they are.
 """
 
 import gzip
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from ewc_paper.seeding import generator
 
 SIDE = 28
 PIXELS = SIDE * SIDE
@@ -72,7 +77,8 @@ def load(
     """Read the data set in `directory`, or the packaged MNIST.
 
     The last `validation_samples` training images are held out; `train_samples` and `test_samples`
-    take only that many from the front of what is left, for quick runs.
+    take only that many from the front of what is left, for quick runs. Asking for more images than
+    there are raises ValueError.
     """
     source = PACKAGED if directory is None else Path(directory)
     sha256 = SHA256 if directory is None else {}
@@ -82,10 +88,19 @@ def load(
         raise ValueError(
             f"validation_samples must be 0 to {len(everything) - 1}, got {validation_samples}"
         )
+    test = _split(source, "t10k", sha256)
+    if train_samples is not None and not 0 < train_samples <= kept:
+        held_out = f", as {validation_samples} are held out" if validation_samples else ""
+        raise ValueError(
+            f"train_samples must be 1 to {kept}, the images there are{held_out}; "
+            f"got {train_samples}"
+        )
+    if test_samples is not None and not 0 < test_samples <= len(test):
+        raise ValueError(
+            f"test_samples must be 1 to {len(test)}, the images there are; got {test_samples}"
+        )
     return Data(
-        train=everything[: kept if train_samples is None else min(kept, train_samples)],
-        validation=everything[kept:],
-        test=_split(source, "t10k", sha256)[slice(test_samples)],
+        everything[:kept][slice(train_samples)], everything[kept:], test[slice(test_samples)]
     )
 
 
@@ -134,3 +149,51 @@ def _content(directory: Path, name: str) -> bytes:
         with gzip.open(packed) as file:
             return file.read()
     raise FileNotFoundError(f"{directory}: expected {name} or {name}.gz there, found neither")
+
+
+def permutation(seed: int, task: int, square: int = SIDE) -> Tensor:
+    """The order of the 784 pixels for one task: a shuffle within the centered square."""
+    if not 1 <= square <= SIDE:
+        raise ValueError(f"square must be 1 to {SIDE} pixels, got {square}")
+    margin = (SIDE - square) // 2
+    inside = torch.arange(PIXELS).view(SIDE, SIDE)
+    inside = inside[margin : margin + square, margin : margin + square].reshape(-1)
+    order = torch.arange(PIXELS)
+    shuffle = torch.randperm(len(inside), generator=generator(seed, "pixels", task))
+    order[inside] = inside[shuffle]
+    return order
+
+
+@dataclass(frozen=True)
+class PermutedTasks:
+    """The tasks 0, 1, 2, ... of one seed over one data set."""
+
+    data: Data
+    seed: int
+    square: int = SIDE
+
+    @cached_property
+    def _order(self) -> dict[int, Tensor]:
+        return {}
+
+    def order(self, task: int) -> Tensor:
+        if task not in self._order:
+            order = permutation(self.seed, task, self.square)
+            self._order[task] = order.to(self.data.train.images.device)
+        return self._order[task]
+
+    def permuted(self, split: Split, task: int) -> Split:
+        """A copy of the split with the task's pixels."""
+        # Four times as fast as indexing.
+        return Split(split.images.index_select(1, self.order(task)), split.labels)
+
+    def mixture(self, tasks: range, random: torch.Generator) -> Split:
+        """The training images, each with the pixels of a task drawn evenly from `tasks`."""
+        images = self.data.train.images
+        drawn = torch.randint(tasks.start, tasks.stop, (len(images),), generator=random)
+        drawn = drawn.to(images.device)
+        mixed = torch.empty_like(images)
+        for task in tasks:
+            rows = (drawn == task).nonzero().squeeze(1)
+            mixed[rows] = images[rows][:, self.order(task)]
+        return Split(mixed, self.data.train.labels)

@@ -2,25 +2,96 @@
 
 The loop is a generator that knows nothing of logs, files or screens. It yields after each segment
 of an epoch, and then `state_dict()` holds all that is needed to continue from there, bit for bit.
+Before it come the optimizer, the learning rate, and the two ways to choose the weights that a task
+ends with: the best on validation, or a mean of late ones.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, Optimizer
 
 from ewc.memory import EWC
 from ewc_paper.device import on_device
-from ewc_paper.mnist.config import METHODS, TrainingConfig
-from ewc_paper.mnist.data import Split
-from ewc_paper.mnist.final_weights import EarlyStopping, WeightAverage
+from ewc_paper.mnist.config import METHODS, OptimizationConfig, TrainingConfig
+from ewc_paper.mnist.data import PermutedTasks, Split
 from ewc_paper.mnist.network import accuracy, is_finite, mlp
-from ewc_paper.mnist.optimization import learning_rate, make_optimizer
-from ewc_paper.mnist.tasks import PermutedTasks
 from ewc_paper.seeding import derive_seed, generator
+
+
+class EarlyStopping:
+    """The rule of the paper's appendix, for one task.
+
+    It looks at the validation error over all tasks so far, at the end of every segment. When the
+    error has been above its lowest value more than `PATIENCE` times in a row, the task ends, and
+    the weights are set back to those of the lowest error.
+    """
+
+    PATIENCE = 5
+
+    def __init__(self) -> None:
+        self.lowest = math.inf
+        self.increases = 0
+        self.best: dict[str, Tensor] = {}
+
+    def observe(self, error: float, model: nn.Module) -> bool:
+        """Note an error; return whether the task ends."""
+        if error <= self.lowest:
+            self.lowest, self.increases = error, 0
+            self.best = {name: w.detach().clone() for name, w in model.state_dict().items()}
+        else:
+            self.increases += 1
+        return self.increases > self.PATIENCE
+
+    def state_dict(self) -> dict[str, object]:
+        return dict(vars(self))
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        vars(self).update(state)
+
+
+class WeightAverage:
+    """The running mean of the weights: mean ← mean + (θ − mean) / n."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def add(self, model: nn.Module) -> None:
+        weights = {name: w.detach() for name, w in model.named_parameters()}
+        self.count += 1
+        if self.count == 1:
+            self.mean = {name: w.clone() for name, w in weights.items()}
+        torch._foreach_lerp_(list(self.mean.values()), list(weights.values()), 1 / self.count)
+
+    def state_dict(self) -> dict[str, object]:
+        return dict(vars(self))
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        vars(self).update(state)
+
+
+def make_optimizer(config: OptimizationConfig, parameters: Iterable[nn.Parameter]) -> Optimizer:
+    if config.optimizer == "adam":
+        return Adam(parameters, lr=config.lr, fused=True)
+    return SGD(parameters, lr=config.lr, momentum=config.momentum, fused=True)
+
+
+def learning_rate(config: OptimizationConfig, trained: float) -> float:
+    """The rate when the fraction `trained` of a task's epochs is over; every task starts anew."""
+    match config.schedule:
+        case "constant":
+            return config.lr
+        case "linear":
+            return config.lr * (1 - trained)
+        case "cosine":
+            return config.lr * (1 + math.cos(math.pi * trained)) / 2
+
 
 FISHER_BATCH = 500
 AVERAGE_EVERY = (
@@ -41,7 +112,16 @@ class PermutedMnistLearner:
         # Every method has a memory; that of plain SGD stays empty. The L2 baseline keeps only the
         # weights of the last task: decay 0.
         decay = 0.0 if self.method.pull == "l2" else config.decay
-        self.memory = EWC(self.model, strength=config.strength, decay=decay)
+        factored = self.method.kronecker or (
+            config.curvature == "kronecker" and self.method.pull == "ewc"
+        )
+        self.memory = EWC(
+            self.model,
+            strength=config.strength,
+            decay=decay,
+            curvature="kronecker" if factored else "diagonal",
+            center=None if config.center == "auto" or factored else config.center,
+        )
         self.task = self.epoch = self.segment = self.gradient_steps = 0
         self.diverged = False
         self._begin_task()
@@ -55,7 +135,10 @@ class PermutedMnistLearner:
             row: dict[str, Any] = {"task": task, "epoch": epoch, "task_ended": task_ended}
             row["gradient_steps"] = self.gradient_steps
             row["loss"] = loss if math.isfinite(loss) else None
-            yield row | self._measure(task) if task_ended or self.config.curves else None
+            wanted = task_ended and (
+                self.progress == 1 or (task + 1) % self.config.measure_every == 0
+            )
+            yield row | self._measure(task) if wanted or self.config.curves else None
 
     @property
     def progress(self) -> float:
@@ -173,8 +256,8 @@ class PermutedMnistLearner:
         return measured | ({"task": task, "diverged": True} if self.diverged else {})
 
     def _accuracies(self, split: Split, task: int) -> list[float]:
-        permuted = (self.tasks.permuted(split, earlier) for earlier in range(task + 1))
-        return [accuracy(self.model, one.images, one.labels) for one in permuted]
+        splits = (self.tasks.permuted(split, earlier) for earlier in range(task + 1))
+        return [accuracy(self.model, each.images, each.labels) for each in splits]
 
     def state_dict(self) -> dict[str, Any]:
         """All that training depends on, as tensors and plain values."""

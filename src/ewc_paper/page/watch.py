@@ -8,6 +8,7 @@ itself, so that no other website can read the page (DNS rebinding).
 import contextlib
 import hashlib
 import io
+import os
 import socket
 import threading
 import time
@@ -18,9 +19,9 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 
 from ewc_paper.errors import RunError
-from ewc_paper.page.document import document
-from ewc_paper.page.markup import join, tag
+from ewc_paper.page.markup import document, join, tag
 from ewc_paper.page.report import build_page
+from ewc_paper.runs.checksums import SUMS
 from ewc_paper.runs.directory import RunDirectory
 from ewc_paper.terminal import printable
 
@@ -28,8 +29,21 @@ ADDRESS = "127.0.0.1"
 REQUEST_BYTES = 16_384
 REQUEST_SECONDS = 5.0  # for a whole request to arrive
 ANSWER_SECONDS = 20.0  # for a whole answer to be taken
-CONNECTIONS = 16  # served at the same time; others are closed at once
-WATCHED = ("config.json", "metrics.jsonl", "*.npz")  # files that the page is made of
+CONNECTIONS = 16  # served at the same time; others are told to come again
+REFUSALS = 16  # told so at the same time; others are closed at once
+REFUSAL_SECONDS = 2.0  # for a client to take its refusal
+# Files that the page is made of, or checked against.
+WATCHED = ("config.json", "sweep.json", "metrics.jsonl", "*.npz", SUMS)
+FULL = b"503 As many browsers as can be served look at this page already: try again in a moment.\n"
+FULL_ANSWER = (
+    b"HTTP/1.0 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n"
+    b"Retry-After: 2\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(FULL), FULL)
+)
+OTHER_ADDRESS = (
+    "This page is shown to a browser that asks for http://127.0.0.1:{port}/ or "
+    "http://localhost:{port}/ and for no other address. Over a forwarded port, use the same port "
+    "at both ends: ssh -L {port}:127.0.0.1:{port} MACHINE"
+)
 
 HEADERS = {
     "Content-Type": "text/html; charset=utf-8",
@@ -67,18 +81,23 @@ class LivePage:
                     found = file.stat(follow_symlinks=False)
                 except OSError:
                     continue  # just removed
-                digest.update(f"{file} {found.st_size} {found.st_mtime_ns}\n".encode())
+                digest.update(os.fsencode(file))
+                digest.update(f" {found.st_size} {found.st_mtime_ns}\n".encode())
         for lock in sorted(self._directory.rglob("lock")):
-            digest.update(f"{lock} {RunDirectory(lock.parent).is_being_written()}\n".encode())
+            digest.update(os.fsencode(lock))
+            digest.update(f" {RunDirectory(lock.parent).is_being_written()}\n".encode())
         return digest.hexdigest()
 
     def _build(self) -> bytes:
         try:
             return build_page([self._directory], live=True)
         except (RunError, OSError) as error:
-            title = self._directory.resolve().name
-            wrong = join(tag("h1", title), tag("p", f"Nothing to show: {error}", class_="error"))
-            return document(title, wrong, live=True)
+            said = str(error)
+        except Exception as error:  # whatever is in the files, a browser gets an answer
+            said = f"the files do not fit together ({type(error).__name__}: {error})"
+        title = self._directory.resolve().name
+        wrong = join(tag("h1", title), tag("p", f"Nothing to show: {said}", class_="error"))
+        return document(title, wrong, live=True)
 
 
 class LimitedInput(io.RawIOBase):
@@ -110,7 +129,7 @@ class Handler(BaseHTTPRequestHandler):
 
     server: "Server"
     server_version, sys_version = "ewc", ""
-    error_message_format = "%(code)d %(message)s\n"
+    error_message_format = "%(code)d %(message)s\n%(explain)s\n"
     error_content_type = "text/plain; charset=utf-8"
 
     def setup(self) -> None:
@@ -127,7 +146,9 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True  # one request per connection, whatever the client asks for
         refused = self._refusal()
         if refused:
-            self.send_error(refused)
+            other = refused == HTTPStatus.MISDIRECTED_REQUEST
+            port = self.server.server_address[1]
+            self.send_error(refused, explain=OTHER_ADDRESS.format(port=port) if other else None)
         return refused is None
 
     def _refusal(self) -> HTTPStatus | None:
@@ -139,7 +160,7 @@ class Handler(BaseHTTPRequestHandler):
         if len(hosts) != 1 or hosts[0].lower() not in own:
             return HTTPStatus.MISDIRECTED_REQUEST
         origins = self.headers.get_all("Origin", [])
-        if any(origin.lower() not in {f"http://{one}" for one in own} for origin in origins):
+        if any(origin.lower() not in {f"http://{host}" for host in own} for origin in origins):
             return HTTPStatus.FORBIDDEN
         if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
             return HTTPStatus.FORBIDDEN
@@ -180,14 +201,32 @@ class Server(ThreadingMixIn, TCPServer):
     def __init__(self, directory: Path, port: int) -> None:
         self.page = LivePage(directory)
         self._free = threading.BoundedSemaphore(CONNECTIONS)
+        self._refusing = threading.BoundedSemaphore(REFUSALS)
         super().__init__((ADDRESS, port), Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a client in a thread of its own, if there is a free one."""
         if self._free.acquire(blocking=False):
             super().process_request(request, client_address)
+        elif self._refusing.acquire(blocking=False):
+            threading.Thread(target=self._refuse, args=(request,), daemon=True).start()
         else:
             self.shutdown_request(request)
+
+    def _refuse(self, request: socket.socket) -> None:
+        """Tell a client to come again, and wait until it has taken that."""
+        deadline = time.monotonic() + REFUSAL_SECONDS
+        try:
+            request.settimeout(REFUSAL_SECONDS)
+            request.sendall(FULL_ANSWER)
+            request.shutdown(socket.SHUT_WR)
+            while time.monotonic() < deadline and request.recv(REQUEST_BYTES):
+                pass  # closed with bytes that are not read, it would be reset before it has read
+        except OSError:
+            pass
+        finally:
+            self.shutdown_request(request)
+            self._refusing.release()
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:

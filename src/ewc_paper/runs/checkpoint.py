@@ -75,6 +75,8 @@ def says_finished(directory: Path) -> bool:
 
     A save that was killed before its renames does not count until it is completed.
     """
+    if not (directory / CURRENT).is_file():  # a pipe would be waited for
+        return False
     try:
         with safe_open(directory / CURRENT, framework="pt") as opened:
             return bool(json.loads((opened.metadata() or {}).get("state", "{}")).get("finished"))

@@ -1,8 +1,9 @@
 """A run directory: everything that is needed to resume a run, or to draw it years later.
 
-config.json     all options, with the seed and the versions; written once
+config.json     all options, with the seed, the versions and a checksum; written once
 metrics.jsonl   one JSON object per line, one line per measurement; only ever appended to
 checkpoint.safetensors, previous.safetensors
+SHA256SUMS      checksums of the files above, as soon as the part, or the run, is finished
 parts/<name>/   one run directory per part, for a run of several parts
 figures/
 report.html     the page of the run, which shows all of it
@@ -13,6 +14,7 @@ import hashlib
 import json
 import os
 import platform
+import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -23,8 +25,17 @@ from typing import Any
 
 import torch
 
-from ewc_paper.errors import Damaged, RunError
-from ewc_paper.runs.checkpoint import load_checkpoint, save_checkpoint
+from ewc_paper.errors import Damaged, OtherOptions, RunError
+from ewc_paper.runs.checkpoint import CURRENT, load_checkpoint, save_checkpoint, says_finished
+from ewc_paper.runs.checksums import (
+    SUMS,
+    check_sums,
+    record_sha256,
+    seal_part,
+    sums_of,
+    with_checksum,
+    without_checksum,
+)
 from ewc_paper.runs.files import (
     parse_record,
     read_bytes,
@@ -34,6 +45,7 @@ from ewc_paper.runs.files import (
     write_synced,
     writing_to,
 )
+from ewc_paper.terminal import shown
 
 MetricsRow = dict[str, Any]  # one line of metrics.jsonl
 
@@ -80,7 +92,9 @@ class RunDirectory:
         if os.path.lexists(self.path) and not self.path.is_dir():
             raise RunError(f"{self.path} is not a directory: choose another --out")
         refuse_links(self.path)
-        if (self.path / "config.json").exists():
+        if os.path.lexists(self.path / "config.json"):
+            if not resume and not (self.path / "config.json").is_file():
+                raise RunError(f"{self.path} holds a damaged run: choose another --out")
             if not resume:
                 raise RunError(
                     f"{self.path} exists: continue it with --resume, or choose another --out"
@@ -90,7 +104,8 @@ class RunDirectory:
         if self.path.exists() and any(self.path.iterdir()) and not resume:
             raise RunError(f"{self.path} is not empty and holds no run: choose another --out")
         self.path.mkdir(parents=True, exist_ok=True)
-        content = json.dumps({**config, "versions": versions()}, indent=2) + "\n"
+        stored = with_checksum({**config, "versions": versions()})
+        content = json.dumps(stored, indent=2) + "\n"
         with writing_to(self.path):
             write_synced(self.path / "config.new", content.encode())
         os.replace(self.path / "config.new", self.path / "config.json")
@@ -100,26 +115,34 @@ class RunDirectory:
         stored = self.config()
         for key in config.keys() | stored.keys() - {"versions"}:
             if config.get(key) != stored.get(key):
-                raise RunError(
-                    f"{self.path} was started with {key} = {stored.get(key)}, "
-                    f"not {config.get(key)}: resume with its own options, or choose another --out"
+                raise OtherOptions(
+                    f"{self.path} was started with {key} = {shown(stored.get(key))}, not "
+                    f"{shown(config.get(key))}: resume with its own options, or choose another "
+                    "--out"
                 )
 
     def config(self) -> dict[str, Any]:
         """Return the options that the run was started with, and its versions."""
         file = self.path / "config.json"
         try:
-            return parse_record(read_bytes(file), str(file))
+            return without_checksum(parse_record(read_bytes(file), str(file)), str(file))
         except (FileNotFoundError, NotADirectoryError):
             raise RunError(f"{self.path} is not a run directory: it has no config.json") from None
+
+    @property
+    def begun(self) -> bool:
+        """Whether it holds any of the files that a run leaves, be it damaged or not."""
+        names = ("config.json", "metrics.jsonl", CURRENT, SUMS)
+        return any(os.path.lexists(self.path / name) for name in names)
 
     def rows(self) -> list[MetricsRow]:
         """Return all measurements so far, without a last line that is only partly written."""
         if not self._metrics.exists():
             return []
         lines = read_bytes(self._metrics).split(b"\n")[:-1]
+        place = str(self._metrics)  # made once: there may be very many lines
         return [
-            parse_record(line, f"line {number} of {self._metrics}")
+            parse_record(line, f"line {number} of {place}")
             for number, line in enumerate(lines, start=1)
         ]
 
@@ -151,13 +174,30 @@ class RunDirectory:
         return checkpoint["state"] if checkpoint else None
 
     def finished(self) -> bool:
-        """Whether the run has come to its end."""
-        checkpoint = self._checkpoint()
-        return checkpoint is not None and checkpoint["finished"]
+        """Whether the run has come to its end; raises Damaged if its files say two things."""
+        sealed, checkpoint = self._check_sums(), self._checkpoint()
+        return sealed or (checkpoint is not None and checkpoint["finished"])
+
+    def says_finished(self) -> bool:
+        """Whether the run says that it has come to its end; its files are not checked."""
+        return says_finished(self.path) or bool(sums_of(self.path))
 
     def check(self) -> None:
-        """Raise RunError if the checkpoint is damaged, or does not belong to the metrics."""
+        """Raise RunError if a file is damaged, lost, or does not belong to the others."""
+        self.config()
+        self._check_sums()
         self._checkpoint()
+
+    def seal(self) -> None:
+        """Write the checksums of this part, which is finished, unless they are there."""
+        if sums_of(self.path) is None:
+            seal_part(self.path)
+
+    def _check_sums(self) -> bool:
+        """Check the files against their checksums; return whether there are any."""
+        sums = sums_of(self.path)
+        check_sums(self.path, sums or {})
+        return sums is not None
 
     def _checkpoint(self) -> dict[str, Any] | None:
         """Return the last checkpoint after checking that it fits the config and the metrics."""
@@ -180,14 +220,21 @@ class RunDirectory:
             raise Damaged(
                 f"{self._metrics} was changed after its checkpoint was written: {START_AGAIN}"
             )
+        if checkpoint["finished"] and length < self._metrics_bytes():
+            raise Damaged(
+                f"{self._metrics} has rows that were added after it was finished: {START_AGAIN}"
+            )
         return checkpoint
+
+    def _metrics_bytes(self) -> int:
+        return self._metrics.stat().st_size if self._metrics.exists() else 0
 
     def _config_sha256(self) -> str | None:
         """Checksum of the options; without the versions, as others may be used to resume."""
         if not (self.path / "config.json").exists():
             return None
         options = {key: value for key, value in self.config().items() if key != "versions"}
-        return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
+        return record_sha256(options)
 
     def write_text(self, name: str, text: str) -> None:
         """Create or replace a small file of the directory, completely or not at all."""
@@ -205,11 +252,14 @@ class RunDirectory:
             descriptor = os.open(self.path / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
             return False  # no run was ever going on here
-        with open(descriptor) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return stat.S_ISREG(os.fstat(descriptor).st_mode)
+        except OSError:
+            return False  # a directory or a pipe of that name on some systems
+        finally:
+            os.close(descriptor)
         return False
 
     @contextmanager

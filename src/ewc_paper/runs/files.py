@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ewc_paper.errors import Damaged, RunError
+from ewc_paper.terminal import shown
 
 
 def write_synced(file: Path, content: bytes) -> None:
@@ -79,7 +80,7 @@ def parse_record(text: bytes, source: str) -> dict[str, Any]:
 
 
 def _start(text: bytes) -> str:
-    return repr(text[:40]) + ("..." if len(text) > 40 else "")
+    return shown(text.decode(errors="replace"))
 
 
 @contextmanager

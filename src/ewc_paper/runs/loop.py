@@ -41,15 +41,14 @@ class KeepsFiles(Protocol):
         """Whether the files are full until a checkpoint allows to overwrite what they hold."""
 
 
-def carry_on(
+def run_resumable(
     resumable: Resumable,
     directory: RunDirectory,
     *,
     checkpoint_seconds: float = 30.0,
-    report: Callable[[float, MetricsRow | None], None] = lambda progress, row: None,
     stop: Callable[[], bool] = lambda: False,
     until: float = 1.0,
-) -> None:
+) -> Iterator[tuple[float, MetricsRow | None]]:
     """Run from the last checkpoint, or from the start if there is none, to the end.
 
     A checkpoint is written every `checkpoint_seconds`, when `stop` returns true, when the files of
@@ -59,9 +58,11 @@ def carry_on(
         resumable: what to run, in its initial state.
         directory: where its metrics and checkpoints are.
         checkpoint_seconds: time between two checkpoints.
-        report: called after each piece with the progress and the row, if there is one.
         stop: called after each piece; true leads to a checkpoint, then `Interrupted` is raised.
         until: progress after which to pause with a checkpoint; 1 runs to the end.
+
+    Yields:
+        After each piece, the progress and the row that was recorded, if there is one.
     """
     files = resumable if isinstance(resumable, KeepsFiles) else None
     if files is not None:
@@ -75,7 +76,7 @@ def carry_on(
     for row in resumable.run():
         if row is not None:
             directory.append(row)
-        report(resumable.progress, row)
+        yield resumable.progress, row
         stopping, paused = stop(), _reached(resumable, until)
         needed = stopping or paused or (files is not None and files.needs_saving)
         if needed or time.monotonic() - saved_at >= checkpoint_seconds:

@@ -8,11 +8,14 @@ dashboard stay off, and a cluster on this machine listens to loopback alone.
 
 import logging
 import os
+import socket
+import sys
 import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,18 +23,21 @@ from typing import Any, NamedTuple
 import torch
 
 from ewc_paper.errors import Interrupted, RunError
+from ewc_paper.runs.checkpoint import CURRENT, NEW, PREVIOUS
+from ewc_paper.runs.checksums import SUMS
 from ewc_paper.runs.engine import (
     ATTEMPTS,
     Ended,
+    Event,
     Job,
     Report,
-    Tell,
-    lost_display,
-    outcome,
+    run_job,
     stop_on_signals,
     worker_died,
 )
-from ewc_paper.runs.part_files import Files, read_files, write_files
+from ewc_paper.runs.files import replace_file
+
+Files = dict[str, bytes]  # of a part, by name
 
 REPORTS_PER_SECOND = 200  # of all parts together, which one process must read
 LOCK_SECONDS = 120.0  # until shared storage gives up the lock of a node that died
@@ -112,7 +118,7 @@ class Correspondent:
         return bool(self._answer())
 
 
-def perform_remotely(
+def run_job_remotely(
     job: Job, mailbox: Any, token: Path, every: float, checkpoint_seconds: float
 ) -> Outcome:
     """Do a job in a task of Ray, in the run directory itself if this node can see it.
@@ -134,23 +140,27 @@ def perform_remotely(
 
     correspondent = Correspondent(put, every)
 
-    def perform(here: Job) -> Ended | None:
-        return outcome(
+    def run(here: Job) -> Ended | None:
+        events = run_job(
             here,
-            report=correspondent.report,
             stop=correspondent.stopping,
             checkpoint_seconds=checkpoint_seconds,
             patience_seconds=LOCK_SECONDS,
         )
+        for event in events:
+            if isinstance(event, Ended):
+                return event
+            correspondent.report(event)
+        return None
 
     if stop_file(token).exists():
         return Outcome(None, [])
     if token.exists():
-        return Outcome(perform(job), correspondent.waiting)
+        return Outcome(run(job), correspondent.waiting)
     with tempfile.TemporaryDirectory(prefix="ewc-") as place:
         directory = Path(place) / job.directory.name
         write_files(directory, ray.get(mailbox.files.remote(job)))
-        ended = perform(replace(job, directory=directory))
+        ended = run(replace(job, directory=directory))
         return Outcome(ended, correspondent.waiting, read_files(directory, job))
 
 
@@ -176,7 +186,9 @@ class RayEngine:
         self._gpus = gpus
         self._shared = shared
 
-    def run(self, jobs: Sequence[Job], *, checkpoint_seconds: float, tell: Tell) -> None:
+    def run(
+        self, jobs: Sequence[Job], *, checkpoint_seconds: float
+    ) -> Generator[Event, None, None]:
         """See `Engine.run`."""
         if not jobs:
             return
@@ -184,12 +196,21 @@ class RayEngine:
         stop = threading.Event()
         token = _common_directory(jobs) / f".token-{uuid.uuid4().hex}"
         token.parent.mkdir(parents=True, exist_ok=True)
+        for left in token.parent.glob(".token-*"):  # by a driver that was killed
+            left.unlink(missing_ok=True)
         if self._shared:
             token.touch()
         try:
             with stop_on_signals(stop.set):
                 tasks = _Tasks(ray, jobs, token, checkpoint_seconds, self._gpus)
-                _tell_all(tasks, tell, stop)
+                try:
+                    while tasks.left:
+                        yield from tasks.events(stop.is_set())
+                except BaseException:  # also if nobody listens any more
+                    stop.set()
+                    while tasks.left:
+                        tasks.events(stopping=True)
+                    raise
         finally:
             for file in (token, stop_file(token)):
                 file.unlink(missing_ok=True)
@@ -203,33 +224,63 @@ def connect(address: str | None) -> Any:
     if address is None:
         os.environ[LOOPBACK] = "0"
     try:
-        import ray
+        with _own_lines_silenced():
+            import ray
     except ImportError:
         raise RunError("--engine ray needs Ray: pip install 'ewc-paper[cluster]'") from None
     if not ray.is_initialized():
+        tried = os.environ.get("RAY_ADDRESS", "") if address == "auto" else address
+        if tried:
+            try_address(tried)
         try:
-            ray.init(address or "local", **QUIET)
+            with _own_lines_silenced():
+                ray.init(address or "local", **QUIET)
         except (ConnectionError, ValueError, RuntimeError) as error:
             said = str(error).partition("\n")[0]
             raise RunError(f"cannot connect to Ray at --address {address} ({said})") from error
     return ray
 
 
+PATIENCE_SECONDS = 5.0  # for an answer from an address; Ray itself would try for minutes
+# What begins every connection of gRPC, which Ray speaks: the preface of HTTP/2 and empty settings.
+HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+SETTINGS_FRAME = 4
+
+
+def try_address(address: str) -> None:
+    """Raise RunError unless something that could be a Ray cluster answers at HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), PATIENCE_SECONDS) as connected:
+            connected.settimeout(PATIENCE_SECONDS)
+            connected.sendall(HELLO)
+            answer = connected.recv(9)
+    except (OSError, UnicodeError) as error:
+        said = getattr(error, "strerror", None) or f"no answer within {PATIENCE_SECONDS:g} seconds"
+        raise RunError(
+            f"no Ray cluster answers at --address {address} ({said}): start one there with "
+            "`ray start --head`, or leave out --address for one on this machine"
+        ) from error
+    if len(answer) < 4 or answer[3] != SETTINGS_FRAME:
+        raise RunError(f"what answers at --address {address} is no Ray cluster")
+
+
+@contextmanager
+def _own_lines_silenced() -> Iterator[None]:
+    """Send what Ray prints by itself, also from C++, to nowhere; its errors are exceptions too."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
 def _common_directory(jobs: Sequence[Job]) -> Path:
     return Path(os.path.commonpath([job.directory.absolute().parent for job in jobs]))
-
-
-def _tell_all(tasks: "_Tasks", tell: Tell, stop: threading.Event) -> None:
-    """Tell all news until all tasks have ended; if that fails, ask the tasks to stop."""
-    try:
-        while tasks.left:
-            for news in tasks.news(stop.is_set()):
-                tell(news)
-    except BaseException as error:
-        stop.set()
-        while tasks.left:
-            tasks.news(stopping=True)
-        raise lost_display(error) from error
 
 
 class _Tasks:
@@ -252,7 +303,7 @@ class _Tasks:
         total = ray.cluster_resources()
         cpus = max(1.0, total.get("CPU", 1.0))
         gpus = min(1.0, total.get("GPU", 0.0) / cpus) if gpus is None else gpus
-        task = ray.remote(perform_remotely).options(
+        task = ray.remote(run_job_remotely).options(
             num_cpus=1, num_gpus=gpus, max_retries=ATTEMPTS - 1, scheduling_strategy="SPREAD"
         )
         every = max(1.0, min(len(jobs), cpus) / REPORTS_PER_SECOND)
@@ -261,15 +312,15 @@ class _Tasks:
             for job in (replace(job, directory=job.directory.absolute()) for job in jobs)
         }
 
-    def news(self, stopping: bool) -> list[Report | Ended]:
+    def events(self, stopping: bool) -> list[Event]:
         """Return what was reported, and which jobs have ended; waits a moment for them."""
         done, _ = self._ray.wait(list(self.left), num_returns=len(self.left), timeout=0.2)
-        found: list[Report | Ended] = [*self._ray.get(self._mailbox.take.remote(stopping))]
+        found: list[Event] = [*self._ray.get(self._mailbox.take.remote(stopping))]
         if stopping and self._token.exists():
             stop_file(self._token).touch()
-        return found + [news for task in done for news in self._end(task)]
+        return found + [event for task in done for event in self._end(task)]
 
-    def _end(self, task: Any) -> list[Report | Ended]:
+    def _end(self, task: Any) -> list[Event]:
         """Take the outcome of a task: its last reports, and that it ended if it did."""
         job = self.left.pop(task)
         try:
@@ -282,3 +333,25 @@ class _Tasks:
         if result.files is not None:
             write_files(job.directory, result.files)
         return [*result.reports, *filter(None, [result.ended])]
+
+
+def read_files(directory: Path, job: Job) -> Files:
+    """Return the files of a part that outlive it."""
+    left_out = {"lock", NEW, PREVIOUS}
+    if directory.is_dir():
+        left_out |= {
+            file.name for pattern in job.part.temporary_files for file in directory.glob(pattern)
+        }
+    found = directory.rglob("*") if directory.is_dir() else ()
+    return {
+        str(file.relative_to(directory)): file.read_bytes()
+        for file in found
+        if file.is_file() and file.name not in left_out
+    }
+
+
+def write_files(directory: Path, files: Files) -> None:
+    """Write the files of a part; the checkpoint and the checksums last, as they refer to others."""
+    order = {CURRENT: 1, SUMS: 2}
+    for name in sorted(files, key=lambda name: (order.get(name, 0), name)):
+        replace_file(directory / name, files[name])

@@ -7,6 +7,8 @@ SchemaError: tasks: expected a whole number from 1 to 300, got 0
 from collections.abc import Callable, Collection
 from typing import Any
 
+from ewc_paper.terminal import shown
+
 Check = Callable[[Any], None]
 LARGEST = 10**15  # a larger number is a mistake
 
@@ -17,10 +19,7 @@ class SchemaError(Exception):
 
 def _expect(valid: bool, expected: str, value: Any) -> None:
     if not valid:
-        shown = repr(value)
-        raise SchemaError(
-            f"expected {expected}, got {shown[:60]}{'...' if len(shown) > 60 else ''}"
-        )
+        raise SchemaError(f"expected {expected}, got {shown(value)}")
 
 
 def _check_inside(name: object, check: Check, value: Any) -> None:
@@ -97,8 +96,8 @@ def list_of(item: Check, shortest: int = 0, longest: int = LARGEST) -> Check:
         _expect(isinstance(value, list), "a list", value)
         size = f"{shortest}" if shortest == longest else f"{shortest} to {longest}"
         _expect(shortest <= len(value) <= longest, f"{size} values", value)
-        for index, one in enumerate(value):
-            _check_inside(index, item, one)
+        for index, entry in enumerate(value):
+            _check_inside(index, item, entry)
 
     return check
 
@@ -108,9 +107,9 @@ def mapping(names: Check, item: Check) -> Check:
 
     def check(value: Any) -> None:
         _expect(isinstance(value, dict), "an object", value)
-        for name, one in value.items():
+        for name, entry in value.items():
             names(name)
-            _check_inside(name, item, one)
+            _check_inside(name, item, entry)
 
     return check
 

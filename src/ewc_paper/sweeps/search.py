@@ -1,17 +1,48 @@
 """Runs a sweep: its trials, rung by rung if hopeless ones are stopped early, then the best again.
 
 What a later step depends on is written to `sweep.json` before that step begins. So a sweep killed
-at any moment is resumed with the same decisions, and ends with the same table.
+at any moment is resumed with the same decisions, and ends with the same table. How good a trial is
+says the experiment's own score, as a mean over the seeds of the search.
 """
 
 import math
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from statistics import fmean
 
 from ewc_paper.errors import RunError
-from ewc_paper.runs.engine import Ended, Engine, Job, Report, start_again
-from ewc_paper.sweeps.scores import is_finished, mean_points, mean_score
+from ewc_paper.experiments.experiment import Experiment
+from ewc_paper.runs.checksums import seal, share_sums
+from ewc_paper.runs.directory import RunDirectory
+from ewc_paper.runs.engine import Engine, Job, Report, start_again
 from ewc_paper.sweeps.sweep import Plan, Run, Sweep
+
+
+def is_finished(run: RunDirectory, config: Experiment) -> bool:
+    """Whether all parts of a run have come to their ends."""
+    return all(run.part(part.name).says_finished() for part in config.parts())
+
+
+def scores(sweep: Sweep, plan: Plan, trial: int) -> list[float]:
+    """The score of each run of a trial that has one."""
+    runs = [sweep.directory(trial, seed) for seed in plan.search_seeds]
+    found = [plan.base.score(run) for run in runs if run.parts()]
+    return [score for score in found if score is not None]
+
+
+def mean_score(sweep: Sweep, plan: Plan, trial: int) -> float | None:
+    """The mean score of a trial; None if no run of it has one."""
+    found = scores(sweep, plan, trial)
+    return fmean(found) if found else None
+
+
+def mean_points(runs: Sequence[RunDirectory], configs: Sequence[Experiment]) -> dict[str, float]:
+    """By what is chosen for on its own: the mean over runs of what `Experiment.points` says."""
+    found = [config.points(run) for run, config in zip(runs, configs, strict=True)]
+    shared = [point for point in found[0] if all(point in points for points in found)]
+    return {point: fmean(points[point] for points in found) for point in shared}
+
 
 WRITERS = 16  # threads that start run directories: they wait for the disk, or the network
 
@@ -27,8 +58,7 @@ def search(
     *,
     engine: Engine,
     checkpoint_seconds: float,
-    show: Callable[[Report], None],
-) -> dict[int, RunError]:
+) -> Generator[Report, None, dict[int, RunError]]:
     """Run all of a sweep that is missing; a trial that fails does not end it.
 
     Args:
@@ -36,40 +66,44 @@ def search(
         plan: what to run.
         engine: where to run it.
         checkpoint_seconds: time between two checkpoints of a part.
-        show: called with every report, in this process.
+
+    Yields:
+        The reports of all parts.
 
     Returns:
         The trials that failed, and why.
     """
     failed: dict[int, RunError] = {}
+    share_sums(sweep.path)
 
-    def run_all(runs: Sequence[Run], until: float) -> None:
+    def run_all(runs: Sequence[Run], until: float) -> Iterator[Report]:
         with ThreadPoolExecutor(WRITERS) as pool:
             jobs = list(pool.map(lambda run: _jobs(run, until), runs))
         trial_of = {
             job.name: run.trial for run, some in zip(runs, jobs, strict=True) for job in some
         }
 
-        def tell(news: Report | Ended) -> None:
-            if isinstance(news, Report):
-                show(news)
-            elif news.error is not None:
-                failed[trial_of[news.part]] = news.error
-
         every = [job for some in jobs for job in some]
-        engine.run(every, checkpoint_seconds=checkpoint_seconds, tell=tell)
+        with closing(engine.run(every, checkpoint_seconds=checkpoint_seconds)) as events:
+            for event in events:
+                if isinstance(event, Report):
+                    yield event
+                elif event.error is not None:
+                    failed[trial_of[event.part]] = event.error
 
     for rung in rungs(plan.halving):
         undecided = _undecided(sweep, plan, rung, failed)
-        run_all([run for run in sweep.runs(plan) if run.trial in undecided], rung)
+        yield from run_all([run for run in sweep.runs(plan) if run.trial in undecided], rung)
         _decide(sweep, plan, rung, [trial for trial in undecided if trial not in failed])
     going_on = {trial for trial in range(plan.trials) if goes_on(sweep, plan, trial)}
-    run_all([run for run in sweep.runs(plan) if run.trial in going_on - failed.keys()], 1.0)
+    left = [run for run in sweep.runs(plan) if run.trial in going_on - failed.keys()]
+    yield from run_all(left, 1.0)
     if plan.best_seeds:
-        sweep.chosen = choose(sweep, plan)
+        sweep.chosen = choose(sweep, plan, failed)
         sweep.write(plan)
         runs = [run for runs in sweep.best_runs(plan).values() for run in runs]
-        run_all(list({run.directory.path: run for run in runs}.values()), 1.0)
+        yield from run_all(list({run.directory.path: run for run in runs}.values()), 1.0)
+    seal(sweep.path)
     return failed
 
 
@@ -103,10 +137,12 @@ def _decide(sweep: Sweep, plan: Plan, rung: float, trials: Sequence[int]) -> Non
     sweep.write(plan)
 
 
-def choose(sweep: Sweep, plan: Plan) -> dict[str, int]:
+def choose(sweep: Sweep, plan: Plan, failed: Container[int] = ()) -> dict[str, int]:
     """By what is chosen for: the finished trial with the best score; the first of equals."""
     best: dict[str, tuple[float, int]] = {}
     for trial in range(plan.trials):
+        if trial in failed:
+            continue
         runs = [sweep.directory(trial, seed) for seed in plan.search_seeds]
         configs = [plan.config(trial, seed) for seed in plan.search_seeds]
         if not all(map(is_finished, runs, configs)):

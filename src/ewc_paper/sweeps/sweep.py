@@ -1,8 +1,15 @@
-"""A sweep on disk: a directory of ordinary run directories, and `sweep.json`, which plans them.
+"""A sweep: what it goes over, and the directory of ordinary run directories that it is on disk.
 
 sweep.json                  experiment, options, what is gone over, trials, seeds, decisions
 trials/0003-seed0/          the run of trial 3 with seed 0
 best/0003-ewc-seed1000/     a trial that was chosen, run again with a seed that chose nothing
+
+It goes over fields of an experiment, each with values to list or to draw:
+
+lr=0.01,0.1          a list
+lr=0.01..0.1         a range, drawn evenly; whole numbers if the option is one, both ends included
+lr=log:1e-5..1e-3    a range, drawn evenly on a log scale
+methods=ewc+sgd,ewc  a list for an option with several values: + joins those of one trial
 
 Trial i is drawn from a seed of its own, so that adding trials or seeds changes nothing that exists.
 """
@@ -10,8 +17,9 @@ Trial i is drawn from a seed of its own, so that adding trials or seeds changes 
 import itertools
 import json
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +28,15 @@ import numpy as np
 from ewc_paper.errors import Damaged, RunError
 from ewc_paper.experiments import EXPERIMENTS, SUMMARIES
 from ewc_paper.experiments.experiment import Experiment
-from ewc_paper.options import plain
+from ewc_paper.experiments.view import check_run
+from ewc_paper.options import KINDS, check_options, format_value, value_type
+from ewc_paper.runs.checksums import (
+    check_sums,
+    read_sums,
+    sums_of,
+    with_checksum,
+    without_checksum,
+)
 from ewc_paper.runs.directory import RunDirectory, versions
 from ewc_paper.runs.files import parse_record, read_bytes, replace_file
 from ewc_paper.runs.schema import (
@@ -37,7 +53,128 @@ from ewc_paper.runs.schema import (
     short_text,
 )
 from ewc_paper.seeding import derive_seed
-from ewc_paper.sweeps.spec import Listed, Spec, parse_specs
+from ewc_paper.terminal import did_you_mean, shown
+
+NOT_SWEPT = ("seed", "seeds")  # every trial is run with the same seeds
+FORMS = "a,b,c for a list, a..b for a range or log:a..b for one on a log scale"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Values that are listed."""
+
+    field: str
+    text: str  # as on the command line
+    values: tuple[Any, ...]
+
+    def draw(self, random: np.random.Generator) -> Any:
+        return self.values[random.integers(len(self.values))]
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers between two ends."""
+
+    field: str
+    text: str
+    low: float
+    high: float
+    log: bool
+    whole: bool
+
+    def draw(self, random: np.random.Generator) -> float | int:
+        if self.whole and not self.log:
+            return int(random.integers(int(self.low), int(self.high) + 1))
+        ends = np.log([self.low, self.high]) if self.log else np.array([self.low, self.high])
+        number = float(random.uniform(*ends))
+        number = min(self.high, max(self.low, math.exp(number) if self.log else number))
+        return round(number) if self.whole else number
+
+
+Spec = Listed | Range
+
+
+def parse_specs(texts: Sequence[str], experiment: type) -> list[Spec]:
+    """Parse all that a sweep goes over; refuses what is no option of the experiment."""
+    specs = [parse_spec(text, experiment) for text in texts]
+    names = [spec.field for spec in specs]
+    for name in names:
+        if names.count(name) > 1:
+            raise RunError(f"--over names {name} twice")
+    return specs
+
+
+def parse_spec(text: str, experiment: type) -> Spec:
+    """Parse one `field=spec`, and check that its values fit the option."""
+    name, equals, spec = text.partition("=")
+    name = name.strip().replace("-", "_")
+    options = {field.name: field for field in fields(experiment) if field.name not in NOT_SWEPT}
+    if not equals or not spec.strip():
+        raise RunError(f"--over must be FIELD=SPEC, got {shown(text)}: write {FORMS}")
+    if name in NOT_SWEPT:
+        raise RunError(f"--over cannot go over {name}: --seeds N repeats every trial with N seeds")
+    if name not in options:
+        raise RunError(
+            f"--over: there is no option {shown(name)}{did_you_mean(name, options)}; there are "
+            f"{', '.join(options)}"
+        )
+    parsed = _parse(options[name], spec.strip())
+    ends = (parsed.low, parsed.high) if isinstance(parsed, Range) else parsed.values
+    for value in ends:
+        _check(experiment, parsed, value)
+    return parsed
+
+
+def _check(experiment: type, spec: Spec, value: Any) -> None:
+    whole = isinstance(spec, Range) and spec.whole
+    try:
+        check_options(experiment, {spec.field: int(value) if whole else value})
+    except RunError as error:
+        raise RunError(f"--over {spec.field}={spec.text}: {error}") from None
+
+
+def _parse(option: Field[Any], text: str) -> Spec:
+    if ".." in text:
+        return _parse_range(option, text)
+    several = isinstance(option.default, tuple)
+    values = tuple(
+        tuple(_value(option, each) for each in item.split("+")) if several else _value(option, item)
+        for item in text.split(",")
+    )
+    if len(set(values)) < len(values):
+        raise RunError(f"--over {option.name}={text}: values must differ")
+    return Listed(option.name, text, values)
+
+
+def _parse_range(option: Field[Any], text: str) -> Range:
+    kind = value_type(option)
+    log = text.startswith("log:")
+    low_text, _, high_text = text.removeprefix("log:").partition("..")
+    is_number = kind in (int, float) and not isinstance(option.default, tuple)
+    if not is_number:
+        raise RunError(f"--over {option.name}={text}: only numbers have ranges, write a list")
+    low, high = _value(option, low_text), _value(option, high_text)
+    if not low < high:
+        raise RunError(f"--over {option.name}={text}: a range must rise, got {low} to {high}")
+    if log and low <= 0:
+        raise RunError(f"--over {option.name}={text}: a log scale begins above 0, got {low}")
+    return Range(option.name, text, low, high, log, whole=kind is int)
+
+
+def _value(option: Field[Any], text: str) -> Any:
+    text = text.strip()
+    if isinstance(option.default, bool):
+        if text not in ("on", "off"):
+            raise RunError(f"--over {option.name}: a switch is on or off, got {shown(text)}")
+        return text == "on"
+    kind = value_type(option)
+    try:
+        return kind(text)
+    except ValueError:
+        raise RunError(
+            f"--over {option.name}: expected {KINDS[kind]}, got {shown(text)}; write {FORMS}"
+        ) from None
+
 
 FILE = "sweep.json"
 MAX_TRIALS = 10_000
@@ -118,7 +255,7 @@ class Plan:
 
 def described(values: Values) -> str:
     """The values of a trial in one line."""
-    return ", ".join(f"{name} {plain(value)}" for name, value in values.items())
+    return ", ".join(f"{name} {format_value(value)}" for name, value in values.items())
 
 
 def grid_size(specs: list[Spec]) -> int | None:
@@ -154,12 +291,13 @@ class Sweep:
 
     @property
     def exists(self) -> bool:
-        return (self.path / FILE).is_file()
+        return os.path.lexists(self.path / FILE)
 
     def read(self) -> Plan:
         """Read what was planned, and what was decided since."""
         try:
-            stored = parse_record(read_bytes(self.path / FILE), str(self.path / FILE))
+            file = self.path / FILE
+            stored = without_checksum(parse_record(read_bytes(file), str(file)), str(file))
             _CHECK(stored)
         except SchemaError as error:
             raise Damaged(f"{self.path / FILE} is damaged: {error}") from None
@@ -185,7 +323,30 @@ class Sweep:
             "chosen": self.chosen,
             "versions": versions(),
         }
-        replace_file(self.path / FILE, (json.dumps(content, indent=2) + "\n").encode())
+        text = json.dumps(with_checksum(json.loads(json.dumps(content))), indent=2)
+        replace_file(self.path / FILE, f"{text}\n".encode())
+
+    def check(self) -> None:
+        """Raise RunError if the plan of a finished sweep is not the one that was run."""
+        sums = read_sums(self.path) or {}
+        check_sums(self.path, {name: sums[name] for name in sums if name == FILE})
+
+    def check_run(self, run: Run) -> None:
+        """Raise RunError if a file of a run is damaged, lost, or of another run.
+
+        Its options must be those of the plan, as far as the version that wrote them had them.
+        """
+        check_sums(run.directory.path, sums_of(run.directory.path) or {})
+        if not run.directory.path.exists():
+            return
+        check_run(run.directory)
+        planned = json.loads(json.dumps(run.config.to_dict()))
+        for name, value in run.directory.config().items():
+            if name in planned and planned[name] != value:
+                raise Damaged(
+                    f"{run.directory.path} has {name} = {value}, but the sweep has "
+                    f"{planned[name]}: it is another run"
+                )
 
     def runs(self, plan: Plan) -> Iterator[Run]:
         """The runs of the search, trial by trial."""

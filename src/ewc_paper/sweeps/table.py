@@ -1,16 +1,18 @@
 """The tables of a sweep: its trials, best first, and the chosen ones on new seeds."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from rich.table import Table
 
-from ewc_paper.figures.seeds import mean_and_deviation
-from ewc_paper.options import plain
-from ewc_paper.sweeps.scores import is_finished, scores
-from ewc_paper.sweeps.search import goes_on
-from ewc_paper.sweeps.state import DONE, FAILED, STATES, STOPPED, WAITING, why_failed
-from ewc_paper.sweeps.sweep import Plan, Sweep, Values
+from ewc_paper.errors import RunError
+from ewc_paper.figures.names import mean_and_deviation
+from ewc_paper.options import format_value
+from ewc_paper.runs.progress import DAMAGED, DONE, FAILED, STATES, STOPPED, WAITING, why_failed
+from ewc_paper.sweeps.search import goes_on, is_finished, scores
+from ewc_paper.sweeps.sweep import Plan, Run, Sweep, Values
+from ewc_paper.terminal import printable
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class Trial:
     values: Values
     scores: list[float]  # one per seed
     state: str
-    why: str  # it failed
+    why: str  # it failed, or is damaged
 
     @property
     def rank(self) -> tuple[int, float, int]:
@@ -33,43 +35,56 @@ class Trial:
 def ranked(sweep: Sweep, plan: Plan) -> list[Trial]:
     """All trials, the best first."""
     return sorted(
-        (read_trial(sweep, plan, one) for one in range(plan.trials)), key=lambda t: t.rank
+        (read_trial(sweep, plan, number) for number in range(plan.trials)), key=lambda t: t.rank
     )
 
 
 def read_trial(sweep: Sweep, plan: Plan, number: int) -> Trial:
-    """Read what a trial has come to."""
+    """Read what a trial has come to; one with damaged files has no score."""
     state, why = _state(sweep, plan, number)
-    return Trial(number, plan.values(number), scores(sweep, plan, number), state, why)
+    found = scores(sweep, plan, number) if state != DAMAGED else []
+    return Trial(number, plan.values(number), found, state, why)
 
 
 def _state(sweep: Sweep, plan: Plan, number: int) -> tuple[str, str]:
     runs = [
-        (sweep.directory(number, seed), plan.config(number, seed)) for seed in plan.search_seeds
+        Run(number, sweep.directory(number, seed), plan.config(number, seed))
+        for seed in plan.search_seeds
     ]
-    for run, config in runs:
-        for part in config.parts():
-            if why := why_failed(run.part(part.name).path):
+    if damage := next(filter(None, (damage_of(sweep, run) for run in runs)), ""):
+        return DAMAGED, damage
+    for run in runs:
+        for part in run.config.parts():
+            if why := why_failed(run.directory.part(part.name).path):
                 return FAILED, why
-    if all(is_finished(run, config) for run, config in runs):
+    if all(is_finished(run.directory, run.config) for run in runs):
         return DONE, ""
     stopped = not goes_on(sweep, plan, number) and was_stopped(sweep, number)
     return (STOPPED if stopped else WAITING), ""
+
+
+def damage_of(sweep: Sweep, run: Run) -> str:
+    """What is wrong with the files of a run, in a line; empty if nothing is."""
+    try:
+        sweep.check_run(run)
+    except (RunError, OSError) as error:
+        return printable(str(error))
+    return ""
 
 
 def was_stopped(sweep: Sweep, number: int) -> bool:
     return any(decided.get(str(number)) is False for decided in sweep.goes_on.values())
 
 
-def trial_table(sweep: Sweep, plan: Plan) -> Table:
+def trial_table(sweep: Sweep, plan: Plan, trials: Sequence[Trial] | None = None) -> Table:
     """All trials with their values and scores, best first."""
     table = Table("trial", title=f"{plan.base.name}, score: {plan.base.score_means}")
     for spec in plan.specs:
         table.add_column(spec.field.replace("_", "-"), justify="right")
     table.add_column("score", justify="right")
     table.add_column("")
-    for trial in ranked(sweep, plan):
-        values = [plain(value) for value in trial.values.values()]
+    for trial in ranked(sweep, plan) if trials is None else trials:
+        values = [format_value(value) for value in trial.values.values()]
         score = mean_and_deviation(trial.scores) if trial.scores else ""
         said = " ".join(filter(None, (trial.state if trial.state != DONE else "", trial.why)))
         table.add_row(str(trial.number), *values, score, said)
@@ -85,7 +100,7 @@ def best_table(sweep: Sweep, plan: Plan) -> Table:
     for point, runs in sweep.best_runs(plan).items():
         found = [run.config.points(run.directory) for run in runs]
         on_new_seeds = [points[point] for points in found if point in points]
-        values = [plain(value) for value in plan.values(sweep.chosen[point]).values()]
+        values = [format_value(value) for value in plan.values(sweep.chosen[point]).values()]
         score = mean_and_deviation(on_new_seeds) if on_new_seeds else ""
         table.add_row(point, str(sweep.chosen[point]), *values, score)
     return table

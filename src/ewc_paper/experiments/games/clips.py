@@ -1,4 +1,7 @@
-"""Clips of the agents playing: one GIF per game, the arms side by side."""
+"""Clips of the agents playing: before training, after a game's first visit, and at the end.
+
+The page shows all of them as films; a GIF per game has those of the end, the arms side by side.
+"""
 
 import io
 import zipfile
@@ -14,10 +17,16 @@ from ewc_paper.errors import RunError
 from ewc_paper.experiments.games.data import Network
 from ewc_paper.figures.names import ARM_LABELS, game_name
 from ewc_paper.figures.panel import Film, Panel
+from ewc_paper.games.evaluation import CLIP_FOLDERS, LAST, LEARNED, UNTRAINED
 from ewc_paper.games.worlds.game import file_name
 from ewc_paper.runs.files import replace_file
 
-CLIP_FILES = "clips/*.npz"  # in the directory of a network
+CLIP_FILES = "clips/**/*.npz"  # in the directory of a network
+MOMENTS = {
+    UNTRAINED: "before any training",
+    LEARNED: "after its first visit",
+    LAST: "at the end, after all games",
+}
 SIDE = 168  # width of a picture in pixels, about: frames are enlarged by a whole number
 CAPTION_HEIGHT = 14
 GAP = 4  # pixels between two pictures
@@ -39,26 +48,34 @@ def check_clip(file: Path) -> None:
         )
 
 
-def read_clips(networks: Sequence[Network]) -> dict[str, dict[str, Frames]]:
-    """Return the clips by game and arm: that of the first network of the arm that has one."""
+def read_clips(networks: Sequence[Network], folder: str = LAST) -> dict[str, dict[str, Frames]]:
+    """Return the clips by game and arm: that of the first network of the arm that has one.
+
+    Args:
+        networks: the networks of a run.
+        folder: one of `CLIP_FOLDERS`, which says when they were recorded.
+    """
     clips: dict[str, dict[str, Frames]] = defaultdict(dict)
     for network in networks:
-        for file in sorted(network.path.glob(CLIP_FILES)):
+        for file in sorted((network.path / folder).glob("*.npz")):
             if network.arm not in clips[file.stem]:
                 clips[file.stem][network.arm] = np.load(file)["frames"]
     return dict(sorted(clips.items()))
 
 
 def clip_panels(networks: Sequence[Network]) -> list[Panel]:
-    """Return one panel per game, with a film of each arm."""
-    names = {file_name(game): game_name(game) for one in networks for game in one.games}
-    return [
-        Panel(
-            title=names.get(game, game),
-            films=[Film(ARM_LABELS[arm], clip, MILLISECONDS) for arm, clip in arms.items()],
-        )
-        for game, arms in read_clips(networks).items()
-    ]
+    """Return one panel per game, with a film of each arm at each moment.
+
+    Before training the arms are the same network, so only the first is shown.
+    """
+    names = {file_name(game): game_name(game) for network in networks for game in network.games}
+    films: dict[str, list[Film]] = defaultdict(list)
+    for folder in CLIP_FOLDERS:
+        for game, arms in read_clips(networks, folder).items():
+            for arm, clip in list(arms.items())[: 1 if folder == UNTRAINED else None]:
+                label = "untrained network" if folder == UNTRAINED else ARM_LABELS[arm]
+                films[game].append(Film(label, clip, MILLISECONDS, MOMENTS[folder]))
+    return [Panel(title=names.get(game, game), films=of) for game, of in sorted(films.items())]
 
 
 def draw_clips(networks: Sequence[Network], directory: Path) -> list[Path]:

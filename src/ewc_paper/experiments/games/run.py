@@ -20,11 +20,10 @@ from ewc_paper.experiments.playing import (
     check_one_world,
     make_part,
 )
-from ewc_paper.games.arms import ALONE, ARMS, RANDOM
-from ewc_paper.games.config import RECOGNIZER, AgentConfig
-from ewc_paper.games.learner import make_continual
-from ewc_paper.games.random_player import make_random
+from ewc_paper.games.config import ALONE, ARMS, RANDOM, RECOGNIZER, AgentConfig
+from ewc_paper.games.evaluation import make_random
 from ewc_paper.games.schedule import segments
+from ewc_paper.games.training import make_continual
 from ewc_paper.games.worlds.game import file_name
 from ewc_paper.options import option
 from ewc_paper.runs.directory import RunDirectory
@@ -77,9 +76,8 @@ WITH_GATES_ALONE = ("gates", *GATED)  # which says how much of it is EWC
 
 @dataclass(frozen=True, kw_only=True)
 class Games(Playing, AgentConfig):
-    """Games one after another with returns: plain training, EWC, and one network per game."""
+    """The options, the networks to train and the score."""
 
-    name = "games"
     presets: ClassVar[Presets] = {
         "quick": {
             **MINATAR,
@@ -179,8 +177,10 @@ class Games(Playing, AgentConfig):
 
     def score(self, run: RunDirectory) -> float | None:
         networks = read_networks(run)
-        learners = [one for arm in continual_networks(networks).values() for one in arm]
-        totals = [total(one.tests[-1]) for one in learners or networks]
+        learners = [
+            network for of_arm in continual_networks(networks).values() for network in of_arm
+        ]
+        totals = [total(network.tests[-1]) for network in learners or networks]
         return float(np.mean(totals)) if totals else None
 
     def _parts(self) -> Iterator[Part]:

@@ -8,18 +8,15 @@ from typing import NamedTuple
 import numpy as np
 from rich.table import Table
 
-from ewc_paper.experiments.context_match import ContextUse, match_contexts
+from ewc_paper.experiments.playing import ContextUse, match_contexts
 from ewc_paper.experiments.view import Layout, Paper, StoredConfig, seed_name
-from ewc_paper.figures.game_colors import add_game_legend, game_colors
-from ewc_paper.figures.names import game_name
-from ewc_paper.figures.panel import Box, Figure, Panel, Series
-from ewc_paper.figures.plot import plot_panel
-from ewc_paper.figures.seeds import mean_and_deviation
-from ewc_paper.figures.style import (
-    BLACK,
-    SOLID,
-    Look,
+from ewc_paper.figures.names import game_name, mean_and_deviation
+from ewc_paper.figures.panel import BLACK, SOLID, Box, Figure, Look, Panel, Series
+from ewc_paper.figures.plot import (
+    add_game_legend,
     axes,
+    game_colors,
+    plot_panel,
     save,
     use_short_numbers,
     use_whole_numbers,
@@ -104,7 +101,7 @@ def _panel(title: str, rows: Sequence[MetricsRow], games: Sequence[str]) -> Pane
         Box(game_name(row["game"]), colors[row["game"]], (end - row["steps"], end), None, OPACITY)
         for row, end in zip(rows, ends, strict=True)
     ]
-    runs = [one for row in rows for one in row["observed"]]
+    runs = [span for row in rows for span in row["observed"]]
     edges = [0, *accumulate(steps for _, steps in runs)]
     contexts = [context for context, _ in runs]
     line = {"": [*contexts, *contexts[-1:]]}
@@ -120,13 +117,27 @@ def _panel(title: str, rows: Sequence[MetricsRow], games: Sequence[str]) -> Pane
 
 def draw(run: RunDirectory, kind: str = "png") -> list[Path]:
     """Draw the contexts of the first seed."""
-    found = figures(run)
+    shown = figures(run)
     ax = axes(9.0, 3.6)
-    plot_panel(ax, found[0].panels[0] if found else Panel("agent steps", "recognized context"))
+    plot_panel(ax, shown[0].panels[0] if shown else Panel("agent steps", "recognized context"))
     use_short_numbers(ax)
     use_whole_numbers(ax.yaxis)
     add_game_legend(ax, game_colors(run.config()["games"]), OPACITY)
     return [save(ax, run.figures / f"recognition.{kind}")]
+
+
+def result(run: RunDirectory) -> str:
+    """Return how often the game is recognized, in how many contexts, and how fast."""
+    seeds = [rows for part in run.parts() if (rows := part.rows())]
+    if not seeds:
+        return ""
+    found = [summarize(rows, "observed") for rows in seeds]
+    correct, contexts, delay = (float(np.mean(column)) for column in zip(*found, strict=True))
+    games = float(np.mean([len({row["game"] for row in rows}) for rows in seeds]))
+    return (
+        f"The game is recognized in {100 * correct:.1f} % of steps, {delay:.0f} steps after a "
+        f"switch, with {contexts:.1f} contexts for {games:g} games."
+    )
 
 
 def table(run: RunDirectory) -> Table:
@@ -146,13 +157,15 @@ def table(run: RunDirectory) -> Table:
     milliseconds = [float(np.mean([row["milliseconds"] for row in rows])) for rows in seeds]
     games = [len({row["game"] for row in rows}) for rows in seeds]
     for field, when in WHEN_TAKEN.items():
-        found = [summarize(rows, field) for rows in seeds]
+        summaries = [summarize(rows, field) for rows in seeds]
         table.add_row(
             when,
-            mean_and_deviation([100 * one.correct for one in found]),
-            mean_and_deviation([one.contexts for one in found]),
-            mean_and_deviation([one.contexts / n for one, n in zip(found, games, strict=True)]),
-            mean_and_deviation([one.delay for one in found]),
+            mean_and_deviation([100 * summary.correct for summary in summaries]),
+            mean_and_deviation([summary.contexts for summary in summaries]),
+            mean_and_deviation(
+                [summary.contexts / n for summary, n in zip(summaries, games, strict=True)]
+            ),
+            mean_and_deviation([summary.delay for summary in summaries]),
             mean_and_deviation(milliseconds),
         )
     return table

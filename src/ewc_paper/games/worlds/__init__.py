@@ -1,1 +1,1 @@
-"""The games: MinAtar and Atari behind one interface, several copies at once."""
+"""The games: Atari and MinAtar behind the interface of `game`, several copies at once."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ewc_paper.games.worlds.game import Frame, GameStep
+from ewc_paper.terminal import shown
 
 try:
     import ale_py
@@ -83,7 +84,7 @@ def rom_of(name: str) -> Path:
     known = {spec.name: spec for spec in gymnasium.registry.values() if spec.namespace == "ALE"}
     if name not in known:
         near = ", ".join(get_close_matches(name, known)) or "Pong, Breakout or minatar/breakout"
-        raise ValueError(f"no game is called {name!r}; did you mean {near}?")
+        raise ValueError(f"no game is called {shown(name)}; did you mean {near}?")
     rom = ale_py.roms.get_rom_path(known[name].kwargs["game"])
     assert rom is not None  # ale-py contains the ROM of every game it registers
     return rom

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ewc_paper.games.worlds.game import Frame, GameStep
+from ewc_paper.terminal import shown
 
 GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 CHANNELS, SIDE, ACTIONS = 10, 10, 6
@@ -80,7 +81,7 @@ def parse(name: str) -> MinAtarTask:
     task = MinAtarTask(game, **fields)
     if game not in GAMES or str(task) != name:  # each task has exactly one name
         raise ValueError(
-            f"no task is called {name!r}; expected "
+            f"no task is called {shown(name)}; expected "
             "minatar/<game>[:<symmetry>,actions<n>,channels<n>] in this order, "
             f"with a game of {', '.join(GAMES)} and a symmetry of {', '.join(SYMMETRIES)[2:]}"
         )

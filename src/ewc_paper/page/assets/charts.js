@@ -20,7 +20,7 @@ globalThis.ewc = {};
   }
 
   function make(name, attributes = {}, ...children) {
-    const svg = ["svg", "line", "path"].includes(name);
+    const svg = ["svg", "line", "path", "rect", "text"].includes(name);
     const element = svg
       ? document.createElementNS("http://www.w3.org/2000/svg", name)
       : document.createElement(name);
@@ -41,6 +41,7 @@ globalThis.ewc = {};
   const short = (value) =>
     Math.abs(value) >= 1e4 ? d3.format(".4~s")(value) : d3.format(".4~g")(value);
   const dashes = (mark) => mark.dash.map((one) => 1.4 * one).join(" ");
+  const said = (value) => (finite(value) ? short(value) : "–");
   const finite = (value) => value !== null && value !== undefined;
 
   // ---- marks -------------------------------------------------------------------------------
@@ -69,7 +70,8 @@ globalThis.ewc = {};
     const curve = mark.steps ? "step-after" : "linear";
     const style = { x: "x", y: "y", curve, stroke: paint, strokeDasharray: dashes(mark), clip: true };
     const marks = [];
-    const several = Object.keys(mark.seeds).length > 1;
+    const names = Object.keys(mark.seeds);
+    const several = names.length > 1;
     for (const [seed, values] of Object.entries(mark.seeds)) {
       if (!several || !seedsShown.has(seed)) continue;
       const own = points(mark, values);
@@ -92,7 +94,8 @@ globalThis.ewc = {};
     marks.push(Plot.line(mean, { ...style, strokeWidth: mark.width * 1.3 }));
     const shown = { all: mean, end: mean.slice(-1), none: [] }[mark.markers].filter(inside);
     marks.push(Plot.dot(shown, { x: "x", y: "y", ...dotStyle(paint, mark, 3.4) }));
-    const value = (p) => short(p.y) + (finite(spread(p)) ? ` ± ${d3.format(".2~g")(spread(p))}` : "");
+    const pair = names.length === 2 ? (p) => ` (${names.map((one) => said(mark.seeds[one][p.place])).join(", ")})` : () => "";
+    const value = (p) => short(p.y) + (finite(spread(p)) ? ` ± ${d3.format(".2~g")(spread(p))}` : pair(p));
     remember(hover, mean.filter(inside), mark.label, value);
     return marks;
   }
@@ -264,5 +267,81 @@ globalThis.ewc = {};
     return svg;
   }
 
-  Object.assign(globalThis.ewc, { make, chart, remarks, swatch });
+  // ---- downloads ---------------------------------------------------------------------------
+
+  // A table of all marks. A text that a spreadsheet would compute is marked as text.
+  function csv(data) {
+    const rows = [["kind", "panel", "label", "seed", "x", "y", "x to"]];
+    for (const panel of data.panels) {
+      for (const mark of panel.series) {
+        for (const [seed, values] of Object.entries(mark.seeds)) {
+          mark.x.forEach((x, place) => rows.push(["line", panel.title, mark.label, seed, x, values[place], null]));
+        }
+      }
+      for (const mark of panel.dots) {
+        mark.x.forEach((x, place) => rows.push(["dot", panel.title, mark.label, "", x, panel.y.names[Math.round(mark.y[place])] ?? mark.y[place], null]));
+      }
+      for (const level of panel.levels) {
+        rows.push(["level", panel.title, level.label, "", level.upright ? level.value : null, level.upright ? null : level.value, null]);
+      }
+      for (const box of panel.boxes) {
+        const middle = box.y ? (box.y[0] + box.y[1]) / 2 : null;
+        rows.push(["box", panel.title, box.label, "", box.x[0], panel.y.names[Math.round(middle)] ?? middle, box.x[1]]);
+      }
+    }
+    return rows.map((row) => row.map(cell).join(",") + "\r\n").join("");
+  }
+
+  function cell(value) {
+    if (!finite(value)) return "";
+    if (typeof value === "number") return String(value);
+    const text = /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;
+    return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  }
+
+  // The panels as they are arranged on the page, with a title above and a legend below, in light colors.
+  function picture(figure, title, entries) {
+    const holder = figure.querySelector(".panels");
+    const frame = holder.getBoundingClientRect();
+    const [width, step] = [Math.ceil(frame.width), 22];
+    const svg = make("svg", {
+      xmlns: "http://www.w3.org/2000/svg", "font-family": "system-ui, sans-serif", "font-size": 12,
+      color: "#1c1f24", fill: "currentColor",
+    });
+    const text = (words, x, y, size, weight) => {
+      const element = make("text", { x, y, "font-size": size, "font-weight": weight });
+      element.textContent = words;
+      svg.append(element);
+    };
+    svg.append(make("rect", { width: "100%", height: "100%", fill: "#ffffff" }));
+    text(title, 0, 18, 15, 600);
+    for (const panel of holder.querySelectorAll(".panel")) {
+      const drawn = panel.querySelector("svg");
+      const place = drawn.getBoundingClientRect();
+      const heading = panel.querySelector("h4");
+      if (heading) text(heading.textContent, place.left - frame.left, 30 + heading.getBoundingClientRect().bottom - frame.top - 4, 13, 600);
+      const copy = drawn.cloneNode(true);
+      copy.setAttribute("x", place.left - frame.left);
+      copy.setAttribute("y", 30 + place.top - frame.top);
+      svg.append(copy);
+    }
+    let [x, y] = [0, 30 + frame.height + step];
+    for (const [label, sample] of entries) {
+      const needed = 50 + 7 * label.length;
+      if (x && x + needed > width) [x, y] = [0, y + step];
+      const copy = sample.cloneNode(true);
+      copy.setAttribute("x", x);
+      copy.setAttribute("y", y - 12);
+      svg.append(copy);
+      text(label, x + 42, y, 12, 400);
+      x += needed;
+    }
+    svg.setAttribute("viewBox", `0 0 ${width} ${Math.ceil(y + 10)}`);
+    svg.setAttribute("width", width);
+    svg.setAttribute("height", Math.ceil(y + 10));
+    return new XMLSerializer().serializeToString(svg)
+      .replace(/var\(--c-([0-9a-f]{6})\)/g, "#$1").replace(/var\(--plot-background\)/g, "#ffffff");
+  }
+
+  Object.assign(globalThis.ewc, { make, chart, csv, picture, remarks, swatch });
 })();

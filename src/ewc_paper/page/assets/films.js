@@ -30,13 +30,16 @@
     };
     button.addEventListener("click", () => (timer === null ? start() : stop()));
     slider.addEventListener("input", () => show(Number(slider.value)));
-    return make("div", {},
-      make("div", { class: "films" }, ...screens.map((one) => one.element)),
-      make("div", { class: "player" }, button, slider));
+    const moments = [...new Set(films.map((film) => film.moment))];
+    const rows = moments.map((moment) => make("div", {},
+      moment && make("p", { class: "moment" }, moment),
+      make("div", { class: "films" },
+        ...screens.filter((_, place) => films[place].moment === moment).map((one) => one.element))));
+    return make("div", {}, make("div", { class: "player" }, button, slider), ...rows);
   }
 
   function screen(film, title) {
-    const label = `${film.label} playing ${title}`;
+    const label = `${film.label} playing ${title}${film.moment && `, ${film.moment}`}`;
     const canvas = make("canvas", { width: film.width, height: film.height, role: "img", "aria-label": label });
     const picture = new Image();
     const show = (frame) => {

@@ -3,7 +3,7 @@
 (() => {
   "use strict";
 
-  const { make, chart, remarks, swatch, player } = globalThis.ewc;
+  const { make, chart, csv, picture, remarks, swatch, player } = globalThis.ewc;
   const off = new Set(); // keys of switches that are off, and of seeds that are on
 
   // ---- figures -----------------------------------------------------------------------------
@@ -23,6 +23,7 @@
     const films = panels.some((panel) => panel.films.length);
     const long = panels.some((panel) => panel.series.some((mark) => mark.steps));
     holder.classList.toggle("one", panels.length === 1 || long);
+    holder.classList.toggle("wide", films);
     holder.classList.toggle("even", panels.length === 2 || panels.length === 4);
     const drawn = panels.map((panel) => drawPanel(panel, state));
     holder.replaceChildren(...drawn);
@@ -36,62 +37,107 @@
   // ---- switches ----------------------------------------------------------------------------
 
   // One switch per label, in the order of the marks; lines look like lines, boxes like boxes.
-  function labelled(data) {
+  function labelled(panels) {
     const found = new Map();
-    for (const panel of data.panels) {
+    for (const panel of panels) {
       const dots = panel.dots.map((mark) => ({ ...mark, dotsOnly: true, markers: "all" }));
       const levels = panel.levels.map((mark) => ({ ...mark, markers: "none" }));
       for (const mark of [...panel.series, ...dots, ...levels, ...panel.regions, ...panel.boxes]) {
-        if (mark.label && !found.has(mark.label)) found.set(mark.label, mark);
+        if (mark.label && !found.get(mark.label)) found.set(mark.label, mark);
       }
       for (const film of panel.films) if (!found.has(film.label)) found.set(film.label, null);
     }
     return found;
   }
 
-  function switches(figure, data, state, change) {
+  function seedsOf(panels) {
+    return [...new Set(panels.flatMap((panel) => panel.series.flatMap((mark) =>
+      Object.keys(mark.seeds).length > 1 ? Object.keys(mark.seeds) : [])))];
+  }
+
+  // Switches of a figure or, for what several figures have, of all of them.
+  // `owner` is the element that they belong to; `labels` and `seeds` are what can be switched.
+  // `rest` says that the other labels of the figure are in the common legend.
+  function switches(owner, holder, { marks, titles, seeds, banded, rest = false }, state, change) {
     const groups = [];
     const group = (title, entries, kind = "") => {
       const legend = make("legend", {}, title);
-      if (entries.length > 1) groups.push(make("fieldset", { class: kind }, legend, ...entries));
+      if (entries.length > 1 || (kind && entries.length && rest)) groups.push(make("fieldset", { class: kind }, legend, ...entries));
     };
     const toggle = (key, name, on, act, picture = null) => {
-      const box = make("input", { type: "checkbox", "data-key": `${figure.id} ${key}` });
+      const box = make("input", { type: "checkbox", "data-key": `${owner.id} ${key}` });
       box.checked = on;
       box.addEventListener("change", () => { act(box.checked); change(); });
       return make("label", {}, box, picture, name);
     };
     const hide = (key) => (on) => {
       state.hidden[on ? "delete" : "add"](key);
-      off[on ? "delete" : "add"](`${figure.id} hide ${key}`);
+      off[on ? "delete" : "add"](`${owner.id} hide ${key}`);
     };
-    const marks = [...labelled(data)];
     group("Show", marks.map(([label, mark]) =>
-      toggle(label, label, !state.hidden.has(label), hide(label), mark && swatch(figure, mark))), "key");
-    const titles = [...new Set(data.panels.map((panel) => panel.title).filter(Boolean))];
+      toggle(label, label, !state.hidden.has(label), hide(label), mark && swatch(owner, mark))), "key");
     group("Panels", titles.map((title) =>
       toggle(`panel ${title}`, title, !state.hidden.has(`panel ${title}`), hide(`panel ${title}`))));
-    const seeds = [...new Set(data.panels.flatMap((panel) => panel.series.flatMap((mark) =>
-      Object.keys(mark.seeds).length > 1 ? Object.keys(mark.seeds) : [])))];
     if (seeds.length) {
+      const usual = shownAtFirst(seeds);
       const act = (seed) => (on) => {
         state.seeds[on ? "add" : "delete"](seed);
-        off[on === (seed === "mean") ? "delete" : "add"](`${figure.id} seed ${seed}`);
+        off[on === usual.has(seed) ? "delete" : "add"](`${owner.id} seed ${seed}`);
       };
+      const mean = banded ? "mean ± deviation" : "mean";
       group("Seeds", ["mean", ...seeds].map((seed) =>
-        toggle(`seed ${seed}`, seed === "mean" ? "mean ± deviation" : seed, state.seeds.has(seed), act(seed))));
+        toggle(`seed ${seed}`, seed === "mean" ? mean : seed, state.seeds.has(seed), act(seed))));
     }
-    figure.querySelector(".switches").replaceChildren(...groups);
+    holder.replaceChildren(...groups);
   }
 
+  // Of two seeds both are drawn, as a band over two says less; of more, the mean and a band.
+  const shownAtFirst = (seeds) => new Set(["mean", ...(seeds.length === 2 ? seeds : [])]);
+
   // What the switches say; kept in `off`, so that a newer version of the page looks the same.
-  function stateOf(figure) {
-    const kept = (kind) => [...off].filter((key) => key.startsWith(`${figure.id} ${kind} `))
-      .map((key) => key.slice(`${figure.id} ${kind} `.length));
-    const seeds = new Set(kept("seed"));
-    if (seeds.has("mean")) seeds.delete("mean");
-    else seeds.add("mean");
-    return { hidden: new Set(kept("hide")), seeds };
+  function stateOf(owner, seeds) {
+    const kept = (kind) => [...off].filter((key) => key.startsWith(`${owner.id} ${kind} `))
+      .map((key) => key.slice(`${owner.id} ${kind} `.length));
+    const shown = shownAtFirst(seeds);
+    for (const seed of kept("seed")) shown[shown.has(seed) ? "delete" : "add"](seed);
+    return { hidden: new Set(kept("hide")), seeds: shown };
+  }
+
+  // ---- downloads ---------------------------------------------------------------------------
+
+  function tools(figure, data, entries) {
+    const save = (kind, type, content) => {
+      const button = make("button", { type: "button" }, `Save as ${kind.toUpperCase()}`);
+      button.addEventListener("click", () => {
+        const address = URL.createObjectURL(new Blob([content()], { type }));
+        make("a", { href: address, download: `${data.name}.${kind}` }).click();
+        setTimeout(() => URL.revokeObjectURL(address), 10_000);
+      });
+      return button;
+    };
+    if (data.panels.some((panel) => panel.films.length)) return;
+    const title = figure.querySelector("h3").firstChild.textContent.trim();
+    const legend = () => entries.filter(([label]) => !figure.hides(label))
+      .map(([label, mark]) => [label, swatch(figure, mark)]);
+    figure.querySelector(".tools").replaceChildren(
+      save("svg", "image/svg+xml", () => picture(figure, title, legend())),
+      save("csv", "text/csv", () => csv(data)));
+  }
+
+  function copying(command) {
+    const button = make("button", { type: "button" }, "Copy");
+    const text = command.querySelector("code");
+    button.addEventListener("click", async () => {
+      try {
+        await navigator.clipboard.writeText(text.textContent);
+        button.textContent = "Copied";
+      } catch { // not allowed here: select it, to be copied by hand
+        getSelection().selectAllChildren(text);
+        button.textContent = "Selected";
+      }
+      setTimeout(() => { button.textContent = "Copy"; }, 2000);
+    });
+    command.append(button);
   }
 
   // ---- the page ----------------------------------------------------------------------------
@@ -106,16 +152,45 @@
   });
 
   function start(root) {
-    for (const figure of root.querySelectorAll("figure.chart")) {
+    for (const section of root.querySelectorAll(".run")) startSection(section);
+    for (const command of root.querySelectorAll(".command")) copying(command);
+  }
+
+  // What several figures of a section have is switched once, for all of them.
+  function startSection(section) {
+    const figures = [...section.querySelectorAll("figure.chart")].map((figure) => {
       const data = JSON.parse(figure.querySelector("script").textContent);
-      const state = stateOf(figure);
+      return { figure, data, marks: labelled(data.panels), seeds: seedsOf(data.panels) };
+    });
+    const all = figures.flatMap(({ data }) => data.panels);
+    const often = (has) => figures.filter(has).length > 1;
+    const marks = [...labelled(all)].filter(([label]) => often((one) => one.marks.has(label)));
+    const seeds = often((one) => one.seeds.length) ? seedsOf(all) : [];
+    const common = stateOf(section, seeds);
+    for (const { figure, data, marks: found, seeds: measured } of figures) {
+      const own = stateOf(figure, measured);
+      const hidden = { has: (key) => own.hidden.has(key) || common.hidden.has(key) };
+      figure.hides = hidden.has;
+      const state = { hidden, seeds: seeds.length ? common.seeds : own.seeds };
       figure.draw = () => redraw(figure, data, state);
-      switches(figure, data, state, figure.draw);
+      switches(figure, figure.querySelector(".switches"), {
+        marks: [...found].filter(([label]) => !marks.some(([other]) => other === label)),
+        titles: [...new Set(data.panels.map((panel) => panel.title).filter(Boolean))],
+        seeds: seeds.length ? [] : measured,
+        banded: banded(data.panels),
+        rest: marks.some(([label]) => found.has(label)),
+      }, own, figure.draw);
+      tools(figure, data, [...found].filter(([, mark]) => mark));
       figure.drawnAt = figure.clientWidth;
       figure.draw();
       resizing.observe(figure);
     }
+    const redrawAll = () => figures.forEach(({ figure }) => figure.draw());
+    switches(section, section.querySelector(".shared"),
+      { marks, titles: [], seeds, banded: banded(all) }, common, redrawAll);
   }
+
+  const banded = (panels) => panels.some((panel) => panel.series.some((mark) => mark.deviation));
 
   // ---- a run that goes on ------------------------------------------------------------------
 

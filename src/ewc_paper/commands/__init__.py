@@ -1,1 +1,0 @@
-"""The commands of `ewc`, one file each; `ewc_paper.cli` puts them together."""

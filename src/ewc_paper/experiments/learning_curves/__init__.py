@@ -1,1 +1,0 @@
-"""Figure 3A: accuracy of every task so far during training."""

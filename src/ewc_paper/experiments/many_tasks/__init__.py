@@ -1,1 +1,0 @@
-"""Figure 3B: average accuracy over the number of tasks."""

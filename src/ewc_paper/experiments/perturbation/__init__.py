@@ -1,1 +1,0 @@
-"""Figure 4C: the score over the size of noise on the weights."""

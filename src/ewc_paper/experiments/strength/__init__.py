@@ -1,1 +1,0 @@
-"""Accuracy over the strength of the memory."""

@@ -1,1 +1,0 @@
-"""Shows a run while it is running: progress in the terminal, and TensorBoard."""
