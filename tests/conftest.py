@@ -18,6 +18,6 @@ hypothesis.settings.load_profile("ewc")
 
 @pytest.fixture(autouse=True)
 def denormals() -> Iterator[None]:
-    """A learner of games flushes denormals for the whole process, and hypothesis needs them."""
+    """A part that is run in this process may flush denormals, and hypothesis needs them."""
     yield
     torch.set_flush_denormal(False)

@@ -107,7 +107,6 @@ def dist_info(wheel: Path) -> str:
     return "-".join(wheel.name.split("-")[:2]) + ".dist-info"
 
 
-@pytest.mark.slow
 def test_the_library_works_without_the_paper(library: Path, tmp_path: Path) -> None:
     """The README's example, on random images in place of MNIST, which is the paper's."""
     python = install([library], tmp_path / "environment") / "python"
@@ -135,7 +134,6 @@ print(sys.prefix, importlib.util.find_spec("ewc_paper") is not None)
 """
 
 
-@pytest.mark.slow
 def test_the_command_runs_an_experiment(library: Path, paper: Path, tmp_path: Path) -> None:
     commands = install([library, paper], tmp_path / "environment")
     assert output([commands / "ewc", "list"], tmp_path).startswith("schematic ")

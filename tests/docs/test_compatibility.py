@@ -188,14 +188,21 @@ OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
     "`Muon`": lambda p: torch.optim.Muon(p, lr=0.05),
     "`Lion` of lion-pytorch": lambda p: lion_pytorch.Lion(p, lr=0.02),
     "`AdamWScheduleFree` of schedulefree": lambda p: schedulefree.AdamWScheduleFree(p, lr=0.05),
+    "`Adafactor` of Transformers": lambda p: transformers.Adafactor(
+        p, lr=0.05, relative_step=False, scale_parameter=False
+    ),
+    "`AdamW8bit` of bitsandbytes": lambda p: pytest.importorskip("bitsandbytes").optim.AdamW8bit(
+        p, lr=0.05, min_8bit_size=1
+    ),
+    "`AdamW8bit` of torchao": lambda p: pytest.importorskip("torchao.optim").AdamW8bit(p, lr=0.05),
 }
 
 
 def distance_from_anchor(name: str, how: Any, strength: float) -> float:
     """Train away from the anchor, and return how far it went."""
     torch.manual_seed(0)
-    model = nn.Linear(6, 4, bias=False)
-    x, y = torch.randn(32, 6), torch.randn(32, 4)
+    model = nn.Linear(64, 64, bias=False)  # 8-bit optimizers quantize from 4,096 numbers on
+    x, y = torch.randn(32, 64), torch.randn(32, 64)
     anchor = model.weight.detach().clone()
     memory = ewc.EWC(model, strength=strength)
     memory.anchor(1.0)

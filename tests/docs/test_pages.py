@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 import ewc
-from ewc_paper.experiments import SUMMARIES
+from ewc_paper.experiments import SUMMARIES, many_tasks, module_name
+from ewc_paper.experiments.view import view_of
+from ewc_paper.runs.directory import RunDirectory
+from ewc_paper.sweeps.sweep import Sweep
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -33,8 +36,54 @@ def prose(page: Path) -> str:
 @pytest.mark.parametrize("page", PAGES, ids=place)
 def test_links_lead_to_files(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", prose(page)):
+        if target.endswith("/report.html"):  # made of the stored run, when the site is built
+            target = target.removesuffix("/report.html")
         if "://" not in target:
             assert (page.parent / target).exists(), f"{place(page)} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=place)
+def test_a_page_says_what_it_is_for_and_installs_in_one_way(page: Path) -> None:
+    if page.name == "CHANGELOG.md":
+        return  # it also speaks of what was
+    text = page.read_text()
+    assert not re.search(r"(?m)^You get", text)
+    # `ewc` is not on PyPI, so that from a clone is the one way that works
+    assert "pip install 'ewc" not in text
+    assert "pip install ewc" not in text
+
+
+def test_the_first_screen_has_the_same_picture_in_the_readme_and_on_the_site() -> None:
+    pictures = []
+    for page, start in ((ROOT / "README.md", "docs/"), (DOCS / "index.md", "")):
+        opening = page.read_text().partition("```")[0]
+        (marked,) = re.findall(r"<!-- The headline figure.*?-->\n!\[[^]]+\]\(([^)]+)\)", opening)
+        assert marked.endswith(".svg")
+        pictures.append(marked.removeprefix(start))
+    assert pictures[0] == pictures[1]
+
+
+GALLERY = (DOCS / "gallery.md").read_text()
+
+
+def test_the_gallery_has_every_experiment_with_its_command() -> None:
+    for name in SUMMARIES:
+        assert re.search(rf"(?m)^ewc run {name}\b", GALLERY), name
+    for entry in GALLERY.split("\n## ")[1:]:
+        (time,) = re.findall(r"(?m)^(.*)\. \[What was done", entry)
+        assert re.search("[Ss]econds|[Mm]inutes|hour", time)
+
+
+@pytest.mark.parametrize("run", sorted(set(re.findall(r"results/([\w-]+)/report.html", GALLERY))))
+def test_the_sentence_in_the_gallery_is_the_result_of_its_run(run: str) -> None:
+    """It is computed from the stored rows, as on the page of the run."""
+    directory = DOCS / "results" / run
+    if (directory / "sweep.json").exists():
+        sweep = Sweep(directory)
+        result = many_tasks.best_result(sweep.chosen_directories(sweep.read()))
+    else:
+        result = view_of(RunDirectory(directory)).result(RunDirectory(directory))
+    assert result in " ".join(GALLERY.split())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=place)
@@ -42,7 +91,7 @@ def test_paths_in_the_text_exist(page: Path) -> None:
     if page.name == "CHANGELOG.md":
         return  # it also speaks of what is gone
     for path in re.findall(r"`([\w.-]+/[\w./-]*)`", prose(page)):
-        made = path.split("/")[0] in ("runs", "site", "minatar", "minibatch")
+        made = path.split("/")[0] in (".venv", "runs", "site", "minatar", "minibatch")
         assert made or any((start / path).exists() for start in STARTS), (
             f"{place(page)} speaks of {path}"
         )
@@ -80,6 +129,6 @@ def test_the_warnings_quoted_are_those_of_the_library() -> None:
 
 @pytest.mark.parametrize("experiment", SUMMARIES)
 def test_the_claim_of_the_paper_is_the_same_on_the_page_of_a_run(experiment: str) -> None:
-    figure = importlib.import_module(f"ewc_paper.experiments.{experiment.replace('-', '_')}.figure")
+    figure = importlib.import_module(module_name(experiment, "figure"))
     page = " ".join((DOCS / "experiments" / f"{experiment}.md").read_text().split())
     assert figure.PAPER.claim in page

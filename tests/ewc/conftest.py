@@ -1,17 +1,14 @@
 """Fixtures that several files share: what 4 processes computed, and which kernels were called."""
 
 import fcntl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
-from support.rank_programs import RANKS, everything
-from support.ranks import run_ranks
+from support.ranks import RANKS, everything, run_ranks
 from torch import distributed
-
-from ewc import compiled_pull
 
 
 class FourRanks(NamedTuple):
@@ -44,17 +41,3 @@ def one_rank() -> Iterator[None]:
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     yield
     distributed.destroy_process_group()
-
-
-@pytest.fixture
-def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the kernels that were called, in order."""
-    names: list[str] = []
-    find = compiled_pull._compiled
-
-    def record(kernel: Callable[..., None]) -> Callable[..., None]:
-        names.append(kernel.__name__)
-        return find(kernel)
-
-    monkeypatch.setattr(compiled_pull, "_compiled", record)
-    return names

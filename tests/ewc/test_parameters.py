@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from ewc.parameters import ModelParameters, select_parameters, unwrap
+from ewc import EWC, fisher_diagonal
+from ewc.parameters import ModelParameters, at_least_float32, select_parameters, unwrap, widened
 
 ALL = ["body.0.weight", "body.0.bias", "body.2.weight", "body.2.bias", "head.weight", "head.bias"]
 
@@ -102,3 +103,49 @@ def test_a_tied_parameter_is_selected_by_any_of_its_names():
     assert list(select_parameters(model, "1.*")) == ["0.weight", "1.bias"]
     assert list(select_parameters(model, "!1.*")) == ["0.bias"]
     assert list(select_parameters(model, lambda name: name == "1.weight")) == ["0.weight"]
+
+
+def test_frozen_weights_are_named_as_such():
+    net = Net().requires_grad_(False)  # as merge_and_unload of PEFT leaves them
+    with pytest.raises(ValueError, match=r"all parameters are frozen .*requires_grad_\(True\)"):
+        select_parameters(net)
+    with pytest.raises(ValueError, match=r"those of parameters=<function .* are frozen"):
+        select_parameters(net, lambda name: name.startswith("head"))
+
+
+def test_a_selection_of_nothing_is_not_called_frozen():
+    with pytest.raises(ValueError, match="selects none"):
+        select_parameters(Net(), lambda name: False)
+
+
+def test_weights_without_values_are_refused():
+    with torch.device("meta"):
+        net = Net()
+    for use in (EWC, lambda model: fisher_diagonal(model, [torch.ones(2, 3)])):
+        with pytest.raises(ValueError, match=r"'body\.0\.weight' is on the device 'meta'.* load"):
+            use(net)
+    net.to_empty(device="cpu")
+    select_parameters(net)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        (torch.float16, torch.float32),
+        (torch.bfloat16, torch.float32),
+        (torch.float32, torch.float32),
+        (torch.float64, torch.float64),
+        (torch.int64, torch.float32),
+        (torch.complex128, torch.complex128),
+    ],
+)
+def test_types_are_raised_to_float32_and_not_lowered(
+    dtype: torch.dtype, expected: torch.dtype
+) -> None:
+    assert at_least_float32(dtype) == expected
+    assert widened(torch.ones(2, dtype=dtype)).dtype == expected
+
+
+def test_a_tensor_that_is_wide_enough_is_not_copied() -> None:
+    tensor = torch.ones(2)
+    assert widened(tensor) is tensor

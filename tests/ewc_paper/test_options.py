@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 
 from ewc_paper.cli import main
+from ewc_paper.cli.parser import Running
 from ewc_paper.errors import RunError
 from ewc_paper.experiments import EXPERIMENTS
 from ewc_paper.options import (
     check_options,
     flag,
+    format_value,
     groups,
-    kind_of,
     limits,
     option,
-    plain,
     title,
+    value_type,
     values_of,
 )
-from ewc_paper.parser import Running
 from ewc_paper.runs.directory import RunDirectory
 
 NEVER = {  # texts that no option of the type takes
@@ -51,11 +51,11 @@ def arguments(one: Field[Any]) -> Iterator[tuple[list[str], bool]]:
     if isinstance(one.default, bool):
         yield [f"{flag(one.name)}=maybe"], False
         return
-    for text in (*NEVER[kind_of(one)], *ZEROS[kind_of(one)]):
-        yield [f"{flag(one.name)}={text}"], text in ZEROS[kind_of(one)]
+    for text in (*NEVER[value_type(one)], *ZEROS[value_type(one)]):
+        yield [f"{flag(one.name)}={text}"], text in ZEROS[value_type(one)]
     yield [flag(one.name)], False
     if isinstance(one.default, tuple):
-        text = plain(one.default[0])
+        text = format_value(one.default[0])
         yield [flag(one.name), text, text], False
     else:
         yield [flag(one.name), "1", "1", "1"], False
@@ -96,7 +96,7 @@ def test_bad_values_are_one_line_and_leave_nothing_behind(
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_number_has_a_finite_range(experiment: str) -> None:
     for one in (*fields(EXPERIMENTS[experiment]), *fields(Running)):
-        if kind_of(one) in (int, float):
+        if value_type(one) in (int, float):
             low, high = limits(one)
             assert -math.inf < low < high < math.inf, one.name
 
@@ -119,16 +119,16 @@ class Some:
     [
         ({"count": 0}, "--count must be at least 1, got 0"),
         ({"count": 10}, "--count must be at most 9, got 10"),
-        ({"count": True}, "--count must be of type int, got True"),
-        ({"count": 1.0}, "--count must be of type int, got 1.0"),
-        ({"count": None}, "--count must be of type int, got None"),
+        ({"count": True}, "--count must be a whole number, got true"),
+        ({"count": 1.0}, "--count must be a whole number, got 1.0"),
+        ({"count": None}, "--count must be a whole number, got null"),
         ({"size": math.nan}, "--size must be at least 0, got nan"),
         ({"size": math.inf}, "--size must be at most 1, got inf"),
-        ({"size": "1"}, "--size must be of type float, got '1'"),
-        ({"size": (1.0,)}, r"--size takes one, got \(1.0,\)"),
+        ({"size": "1"}, "--size must be a number, got 1"),
+        ({"size": (1.0,)}, r"--size takes one value, got \[1.0\]"),
         ({"limit": 2.0}, "--limit must be at most 1, got 2.0"),
         ({"names": ()}, "--names needs at least one value"),
-        ({"names": "a"}, "--names takes several, got 'a'"),
+        ({"names": "a"}, "--names takes several values, got a"),
         ({"names": ("a", "c")}, "--names must be one of a, b, got c"),
         ({"names": ("a", "b", "a")}, "--names must all differ, got a and a"),
         ({"sizes": (1.0, math.inf)}, "--sizes must be at most 100, got inf"),
@@ -136,7 +136,7 @@ class Some:
             {"sizes": (10.0, 10.0000001)},
             "--sizes must all differ in their first six digits, got 10.0 and 10.0000001",
         ),
-        ({"switch": "on"}, "--switch must be of type bool, got 'on'"),
+        ({"switch": "on"}, "--switch must be on or off, got on"),
         ({"steps": 10**10}, r"--steps must be at most 1e\+09, got 10000000000"),
     ],
 )

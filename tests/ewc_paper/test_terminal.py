@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
-from support.tiny import FLAGS, write_data
+from support.runs import FLAGS, write_data
 
 from ewc_paper.runs.directory import RunDirectory
 from ewc_paper.terminal import console, guarded, printable
 
-EWC = [sys.executable, "-m", "ewc_paper.cli"]
+EWC = [sys.executable, "-m", "ewc_paper"]
 
 
 def test_control_characters_are_not_shown() -> None:
@@ -90,7 +90,6 @@ def processes_of(group: int) -> list[str]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("where", ["a closed pipe", "a full disk", "ascii"])
 def test_a_run_whose_output_is_lost_stops_with_its_workers(tmp_path: Path, where: str) -> None:
     data = write_data(tmp_path / "data")

@@ -16,8 +16,9 @@ from fuzz.seeds import RUNS, check
 def main() -> int:
     parser = argparse.ArgumentParser(prog="fuzz", description=__doc__)
     parser.add_argument("--models", type=int, default=10_000, help="random models for the Fisher")
+    parser.add_argument("--factors", type=int, default=5_000, help="and for its Kronecker factors")
     parser.add_argument("--memory", type=int, default=2_000, help="random programs for the memory")
-    parser.add_argument("--seed", type=int, default=0, help="the first seed of both")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed of all")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="run so many at once")
     options = parser.parse_args()
     tasks = [
@@ -33,8 +34,8 @@ def main() -> int:
                 minutes = (time.monotonic() - started) / 60
                 print(f"{done} of {len(tasks)} in {minutes:.1f} min, {failed} failed", flush=True)
     print(
-        f"{options.models} models and {options.memory} memory programs from seed {options.seed}: "
-        f"{failed} failed"
+        f"{options.models} models, {options.factors} with factors and {options.memory} memory "
+        f"programs from seed {options.seed}: {failed} failed"
     )
     return bool(failed)
 

@@ -24,23 +24,29 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 
 
 class Network(nn.Module):
-    """Two layers and a gain, which is a parameter without dimensions."""
+    """Two layers, a norm, a gain, which is a parameter without dimensions, and a buffer."""
 
     def __init__(self, outputs: int = 2) -> None:
         super().__init__()
         self.body = nn.Linear(3, 4)
+        self.norm = nn.BatchNorm1d(4)
         self.head = nn.Linear(4, outputs)
         self.gain = nn.Parameter(torch.ones(()))
+        self.register_buffer("shift", torch.zeros(4))
         self.double()
+        self.phase: nn.Parameter | None = None  # a complex parameter, in some programs
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.gain * self.head(self.body(x).tanh())
+        hidden = self.norm(self.body(x) + self.shift).tanh()
+        if self.phase is not None:
+            hidden = (hidden * self.phase).real
+        return self.gain * self.head(hidden)
 
 
 def drawn(model: nn.Module, seed: int) -> dict[str, Tensor]:
     """A standard normal tensor for each parameter."""
     generator = torch.Generator().manual_seed(seed)
     return {
-        name: torch.randn(p.shape, generator=generator, dtype=torch.float64)
+        name: torch.randn(p.shape, generator=generator, dtype=p.dtype)
         for name, p in model.named_parameters()
     }

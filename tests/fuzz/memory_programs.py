@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ewc.warnings import EWCWarning
+from ewc.diagnostics import EWCWarning
 
 from .memory_parts import OPTIMIZERS
 from .memory_world import World
 
 TASKS = ("A", "B", "C", "D")
-NAMES = ("body.weight", "body.bias", "head.weight", "head.bias", "gain")
+NAMES = ("body.weight", "body.bias", "norm.weight", "head.weight", "head.bias", "gain")
 # Fused forms on the CPU; not of momentum, where torch fails if some gradients begin as None.
 FUSED = ("sgd", "adam", "amsgrad", "adamw")
 
@@ -96,6 +96,8 @@ def program(seed: int) -> list[Operation]:
     """A memory, an optimizer, and then anything."""
     rng = random.Random(seed)
     begin = [_memory(rng), _optimizer(rng), _attach(rng), _anchor(rng), _move(rng)]
+    if rng.random() < 0.2:
+        begin.insert(0, Operation("add_phase", {}))
     weights = list(OPERATIONS.values())
     makers = rng.choices(list(OPERATIONS), weights, k=rng.randint(5, 40))
     return begin + [make(rng) for make in makers]
@@ -123,6 +125,7 @@ def _memory(rng: random.Random) -> Operation:
         "decay": rng.choice([1.0, 1.0, 0.9, 0.3, 0.0]),
         "keep_tasks": rng.random() < 0.6,
         "parameters": rng.choice([None, None, "body.*", "!head.*", "*.weight"]),
+        "statistics": rng.choice(["hold", "hold", "free"]),
     }
     return Operation("memory", options)
 
@@ -183,6 +186,15 @@ def _step(rng: random.Random) -> Operation:
     return Operation("step", {"slot": _slot(rng), "seed": _seed(rng), "without_gradient": missing})
 
 
+def _momentum(rng: random.Random) -> Operation:
+    value = rng.choice([0.0, 0.3, 0.6, 0.9])
+    return Operation("momentum", {"slot": _slot(rng), "value": value})
+
+
+def _reload(rng: random.Random) -> Operation:
+    return Operation("reload", {"slot": _slot(rng)})
+
+
 def _freeze(rng: random.Random) -> Operation:
     part = rng.choice(["body", "head"])
     return Operation("freeze", {"part": part, "frozen": rng.random() < 0.5})
@@ -190,6 +202,18 @@ def _freeze(rng: random.Random) -> Operation:
 
 def _grow(rng: random.Random) -> Operation:
     return Operation("grow", {})
+
+
+def _replace_head(rng: random.Random) -> Operation:
+    return Operation("replace_head", {"seed": _seed(rng), "same_weights": rng.random() < 0.5})
+
+
+def _shift(rng: random.Random) -> Operation:
+    return Operation("shift_buffer", {"seed": _seed(rng)})
+
+
+def _forward(rng: random.Random) -> Operation:
+    return Operation("forward", {"seed": _seed(rng), "training": rng.random() < 0.7})
 
 
 def _save(rng: random.Random) -> Operation:
@@ -217,8 +241,13 @@ OPERATIONS = {
     _let_in: 1,
     _move: 3,
     _step: 14,
+    _momentum: 5,
+    _reload: 0.5,
     _freeze: 1,
     _grow: 0.5,
+    _replace_head: 0.5,
+    _shift: 0.5,
+    _forward: 3,
     _save: 1.5,
     _load: 1.5,
     _copy: 1,

@@ -21,6 +21,7 @@ class NaiveMemory:
     decay: float
     keep_tasks: bool
     parameters: str | None
+    statistics: str
     tasks: dict[str, tuple[Tensors, Tensors]] = field(default_factory=dict)
     aside: list[str] = field(default_factory=list)
     attached: dict[int, str] = field(default_factory=dict)  # optimizer -> how
@@ -69,6 +70,51 @@ class NaiveMemory:
             self.strength * torch.stack([moment for _, moment in pairs]).sum(0),
         )
 
+    def likeness(self, model: nn.Module, names: tuple[str, ...]) -> float | None:
+        """The cosine of parameters and where they are pulled to; None if nothing pulls on them."""
+        now, there = [], []
+        for name in names:
+            wells = [(f[name], anchor[name]) for f, anchor in self.wells() if name in f]
+            if wells:
+                shape = model.get_parameter(name).shape
+                total = sum(padded(f, shape) for f, _ in wells)
+                moment = sum(padded(f * anchor, shape) for f, anchor in wells)
+                held = total > 0
+                now.append(model.get_parameter(name).detach()[held])
+                there.append((moment / total)[held])
+        if not now:
+            return None
+        a, b = torch.cat(now), torch.cat(there)
+        if float(a.norm()) == 0 or float(b.norm()) == 0:
+            return 1.0 if torch.equal(a, b) else 0.0
+        return float(a @ b / (a.norm() * b.norm()))
+
+
+class Momenta:
+    """The momentum of every step since a memory is attached, and which parameters stepped."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[float, float, set[int]]] = []  # μ, dampening, ids
+
+    def record(self, optimizer: Optimizer) -> None:
+        for group in optimizer.param_groups:  # there is one
+            stepped = {id(p) for p in group["params"] if p.grad is not None}
+            self.steps.append((group["momentum"], group.get("dampening", 0.0), stepped))
+
+    def gain(self, parameter: Tensor, group: dict, known: bool) -> float:
+        """η / lr: how often a gradient that stays the same is in the buffer, step by step."""
+        momentum, dampening = group["momentum"], group.get("dampening", 0.0)
+        if momentum == 0:
+            return 1.0
+        if not known:  # it never stepped, and has no buffer
+            return (1 - dampening) / (1 - momentum)
+        first = self.steps[0][0]
+        total = (1 - self.steps[0][1]) / (1 - first) if first else 0.0
+        for then, dampened, stepped in self.steps:
+            if then and id(parameter) in stepped:
+                total = then * total + 1 - dampened
+        return 1 + momentum * total if group.get("nesterov") else total
+
 
 def padded(tensor: Tensor, shape: torch.Size) -> Tensor:
     grown = torch.zeros(shape, dtype=tensor.dtype)
@@ -77,7 +123,11 @@ def padded(tensor: Tensor, shape: torch.Size) -> Tensor:
 
 
 def naive_step(
-    model: nn.Module, optimizer: Optimizer, slot: int, memories: list[NaiveMemory]
+    model: nn.Module,
+    optimizer: Optimizer,
+    slot: int,
+    memories: list[NaiveMemory],
+    momenta: Momenta,
 ) -> None:
     """One step of an optimizer without hooks, with the pulls of all memories attached to it."""
     groups = list(held(model, optimizer, slot, memories, "gradient"))
@@ -85,9 +135,11 @@ def naive_step(
         gradient = precision * parameter.detach() - moment
         parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
     optimizer.step()
+    if "momentum" in optimizer.defaults:
+        momenta.record(optimizer)
     with torch.no_grad():
         for parameter, group, pair in held(model, optimizer, slot, memories, "proximal"):
-            pull(optimizer, parameter, group, *pair)
+            pull(optimizer, parameter, group, *pair, momenta)
 
 
 def held(
@@ -110,7 +162,12 @@ def held(
 
 
 def pull(
-    optimizer: Optimizer, parameter: nn.Parameter, group: dict, precision: Tensor, moment: Tensor
+    optimizer: Optimizer,
+    parameter: nn.Parameter,
+    group: dict,
+    precision: Tensor,
+    moment: Tensor,
+    momenta: Momenta,
 ) -> None:
     """θ ← (θ + η Σ λFθ*) / (1 + η Σ λF), with what AdamW and centered RMSprop need besides."""
     state = optimizer.state.get(parameter, {})
@@ -130,10 +187,10 @@ def pull(
             variance = square - mean**2
             square.copy_(torch.maximum(square, 1.01 * mean**2))
             square = variance
-        eta = lr / (square.clamp_min(TINY).sqrt() + group["eps"]) / (1 - group["momentum"])
+        gain = momenta.gain(parameter, group, bool(state))
+        eta = gain * lr / (square.clamp_min(TINY).sqrt() + group["eps"])
     else:
-        momentum = group["momentum"]
-        eta = lr * ((1 - group["dampening"]) / (1 - momentum) if momentum else 1.0)
+        eta = lr * momenta.gain(parameter, group, bool(state))
     parameter.copy_((parameter + eta * moment) / (1 + eta * precision))
 
 

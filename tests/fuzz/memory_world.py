@@ -7,6 +7,7 @@ happen when others were deleted, does nothing; so every part of a program is a p
 import contextlib
 import copy
 import pickle
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,7 @@ from ewc.parameters import select_parameters
 from ewc.pull import Pull
 
 from .memory_parts import OPTIMIZERS, Network, drawn
-from .memory_reference import NaiveMemory, Tensors, naive_step
+from .memory_reference import Momenta, NaiveMemory, Tensors, naive_step
 
 TOLERANCE = 1e-9
 
@@ -34,6 +35,7 @@ class World:
         self.memories: list[EWC] = []
         self.naive: list[NaiveMemory] = []
         self.optimizers: dict[int, tuple[Optimizer, Optimizer]] = {}
+        self.momenta: dict[int, Momenta] = {}  # by optimizer, since a memory is attached to it
         self.handles: dict[tuple[int, int], Pull] = {}  # (memory, optimizer)
         self.blocks: dict[int, contextlib.ExitStack] = {}  # of `without`, by memory
         self.saved: dict[int, tuple[dict[str, Tensor], NaiveMemory, dict[str, torch.Size]]] = {}
@@ -48,6 +50,12 @@ class World:
                 for name, parameter in model.named_parameters():
                     parameter.mul_(0.5).add_(noise[name], alpha=size)
 
+    def add_phase(self) -> None:
+        """Give the model a complex parameter, which no memory can hold."""
+        if not self.memories and not self.optimizers and self.model.phase is None:
+            for model in (self.model, self.twin):
+                model.phase = nn.Parameter(torch.full((4,), 0.6 + 0.8j, dtype=torch.complex128))
+
     def freeze(self, part: str, frozen: bool) -> None:
         for model in (self.model, self.twin):
             model.get_submodule(part).requires_grad_(not frozen)
@@ -59,9 +67,67 @@ class World:
                 model.head = nn.Linear(4, old + 1).double()
             self.twin.load_state_dict(self.model.state_dict())
 
+    def replace_head(self, seed: int, same_weights: bool) -> None:
+        """Put another layer in the place of the head, with its weights or with new ones."""
+        heads = [nn.Linear(4, self.twin.head.out_features).double() for _ in range(2)]
+        with torch.no_grad():
+            for name, parameter in heads[0].named_parameters():
+                old = self.twin.head.get_parameter(name)
+                new = torch.randn(old.shape, generator=torch.Generator().manual_seed(seed))
+                parameter.copy_(old if same_weights else new)
+        heads[1].load_state_dict(heads[0].state_dict())
+        self.model.head, self.twin.head = heads
+        for number, (memory, naive) in enumerate(zip(self.memories, self.naive, strict=True)):
+            likeness = naive.likeness(self.twin, ("head.weight", "head.bias"))
+            told = self._tells(memory)
+            if not memory.penalty().requires_grad:
+                assert not told
+            elif likeness is None or abs(likeness - 0.5) > 1e-6:
+                expected = likeness is not None and likeness < 0.5
+                assert told == expected, f"a head of likeness {likeness}: memory {number}: {told}"
+
+    def _tells(self, memory: EWC) -> bool:
+        """Whether the memory says that parameters were replaced."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            penalty = memory.penalty()
+            if penalty.requires_grad:  # it is told when a gradient flows
+                gradient(penalty, [p for p in self.model.parameters() if p.requires_grad])
+        return any("are new parameters" in str(one.message) for one in caught)
+
+    def shift_buffer(self, seed: int) -> None:
+        """Move a buffer: memories with tasks notice, those without have nothing to lose."""
+        noise = torch.randn(4, generator=torch.Generator().manual_seed(seed)).double()
+        for model in (self.model, self.twin):
+            model.shift += noise
+        for memory, naive in zip(self.memories, self.naive, strict=True):
+            memory._buffer_check.check(self.model, memory._is_protected)
+            if naive.tasks and memory._is_protected("body.weight"):
+                assert memory._buffer_check._warned, "a buffer moved, and nothing was said"
+
+    def forward(self, seed: int, training: bool) -> None:
+        """Run the model; its norm follows the data unless a memory holds the statistics."""
+        x = torch.randn(6, 3, generator=torch.Generator().manual_seed(seed)).double()
+        held = any(
+            naive.statistics == "hold"
+            and any({"norm.weight", "norm.bias"} & p.keys() for p, _ in naive.tasks.values())
+            for naive in self.naive
+        )
+        self.model.train(training)
+        self.twin.train(training)
+        self.twin.norm.train(training and not held)
+        with torch.no_grad():
+            real, expected = self.model(x), self.twin(x)
+        same("the outputs", real, expected, 1 + float(expected.abs().max()))
+        assert self.model.norm.training == training, "the mode of the norm changed"
+        for name, buffer in self.twin.named_buffers():
+            same(f"the buffer {name}", self.model.get_buffer(name), buffer, 1.0)
+
     # the memories
 
     def memory(self, **options: Any) -> None:
+        if self.model.phase is not None and options["parameters"] in (None, "!head.*"):
+            options["parameters"] = ("!phase", *filter(None, [options["parameters"]]))
         if len(self.memories) < 3 and self._selectable(options["parameters"]):
             self.memories.append(EWC(self.model, **options))
             self.naive.append(NaiveMemory(**options))
@@ -128,6 +194,8 @@ class World:
 
     def optimizer(self, slot: int, kind: str, part: str, **options: Any) -> None:
         made = []
+        if self.model.phase is not None:
+            options = {}  # the fused forms do not take complex parameters
         for model, own in ((self.model, options), (self.twin, {})):
             parameters = list((model.get_submodule(part) if part else model).parameters())
             made.append(OPTIMIZERS[kind](parameters, **own))
@@ -135,6 +203,23 @@ class World:
         for memory, naive in enumerate(self.naive):
             naive.attached.pop(slot, None)
             self.handles.pop((memory, slot), None)
+        self.momenta.pop(slot, None)
+
+    def momentum(self, slot: int, value: float) -> None:
+        """Do what a schedule of the momentum does; for Adam it is the first beta."""
+        for optimizer in self.optimizers.get(slot, ()):
+            for group in optimizer.param_groups:
+                if "betas" in group:
+                    group["betas"] = (value, group["betas"][1])
+                elif optimizer.defaults["momentum"] > 0:
+                    # RMSprop itself fails where a momentum of 0 grows: it has no buffer then.
+                    group["momentum"] = max(value, 0.1) if "alpha" in group else value
+
+    def reload(self, slot: int) -> None:
+        """Load the state of an optimizer into itself; then nobody knows what its buffers have."""
+        for optimizer in self.optimizers.get(slot, ()):
+            optimizer.load_state_dict(optimizer.state_dict())
+        self.momenta.pop(slot, None)
 
     def attach(self, memory: int, slot: int, how: str) -> None:
         both, optimizers = self._pair(memory), self.optimizers.get(slot)
@@ -154,6 +239,8 @@ class World:
         if (memory, slot) in self.handles:
             self.handles.pop((memory, slot)).remove()
             del self.naive[memory].attached[slot]
+            if not any(slot in naive.attached for naive in self.naive):
+                self.momenta.pop(slot, None)
 
     def step(self, slot: int, seed: int, without_gradient: list[str]) -> None:
         if slot not in self.optimizers:
@@ -167,7 +254,9 @@ class World:
                     parameter.grad = gradients[name]
         real, twin = self.optimizers[slot]
         real.step()
-        naive_step(self.twin, twin, slot, self.naive)
+        attached = any(slot in naive.attached for naive in self.naive)
+        momenta = self.momenta.setdefault(slot, Momenta()) if attached else Momenta()
+        naive_step(self.twin, twin, slot, self.naive, momenta)
         if max(float(p.detach().abs().max()) for p in self.twin.parameters()) > 100:
             self.check()  # an explicit pull that diverges is checked once and then stopped
             for model in (self.model, self.twin):
@@ -199,8 +288,13 @@ class World:
     def _replace_by_fresh(self, memory: int) -> None:
         naive = self.naive[memory]
         self.let_in(memory)
+        self.memories[memory]._held.release()  # it is dropped, and its model goes on
         new = EWC(
-            self.model, strength=1.0, keep_tasks=naive.keep_tasks, parameters=naive.parameters
+            self.model,
+            strength=1.0,
+            keep_tasks=naive.keep_tasks,
+            parameters=naive.parameters,
+            statistics=naive.statistics,
         )
         for slot, how in list(naive.attached.items()):
             self.detach(memory, slot)

@@ -200,6 +200,69 @@ def _sorted(rng: random.Random, width: int) -> tuple[nn.Module, Run, int]:
     return layer, run, width
 
 
+def _routed(rng: random.Random, width: int) -> tuple[nn.Module, Run, int]:
+    """Experts that take so many samples or tokens of a batch, and no more."""
+    parts = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
+    parts.append(nn.Linear(width, 3))
+    order, tokens = rng.choice(["first", "sorted", "topk", "cumsum"]), rng.random() < 0.5
+
+    def run(m: nn.Module, s: State) -> State:
+        if s.dims[0] != ("B",):
+            return s
+        x = s.x.reshape(-1, width) if tokens else s.x
+        score, expert = m[3](x.reshape(len(x), -1, width).mean(1)).softmax(-1).max(-1)
+        places, y = max(1, len(x) // 3), x
+        for number in range(3):
+            here = expert == number
+            if order == "cumsum":
+                taken = here & (here.long().cumsum(0) <= places)
+                gate = (score * taken).reshape(-1, *[1] * (x.ndim - 1))
+                y = y + m[number](x) * gate
+                continue
+            rows = here.nonzero()[:, 0]
+            if order == "sorted":
+                rows = rows[score[rows].argsort(descending=True)]
+            elif order == "topk":
+                rows = rows[score[rows].topk(min(places, len(rows))).indices]
+            rows = rows[:places]
+            gate = score[rows].reshape(-1, *[1] * (x.ndim - 1))
+            y = y.index_add(0, rows, m[number](x[rows]) * gate)
+        return s.shaped(y.reshape(s.x.shape).tanh(), s.dims)
+
+    return parts, run, width
+
+
+def _early_exit(rng: random.Random, width: int) -> tuple[nn.Module, Run, int]:
+    """A layer that is left out where all, or most, of a batch are sure without it."""
+    layer = nn.Linear(width, width)
+    way, limit = rng.choice(["all", "min", "mean", "list"]), rng.uniform(0.3, 0.9)
+
+    def run(m: nn.Module, s: State) -> State:
+        sure = s.x.softmax(-1).amax(-1)
+        leave = {
+            "all": lambda: bool((sure > limit).all()),
+            "min": lambda: sure.min().item() > limit,
+            "mean": lambda: float((sure > limit).double().mean()) > 0.6,
+            "list": lambda: all(value > limit for value in sure.flatten().tolist()),
+        }[way]()
+        return s if leave else s.shaped(s.x + m(s.x).tanh(), s.dims)
+
+    return layer, run, width
+
+
+def _minimum_to_maximum(rng: random.Random, width: int) -> tuple[nn.Module, Run, int]:
+    """Values scaled by the extremes of the batch."""
+    layer, over_all = nn.Linear(width, width), rng.random() < 0.5
+
+    def run(m: nn.Module, s: State) -> State:
+        x = m(s.x)
+        dims = tuple(range(x.ndim - (not over_all)))  # of each feature, or of all values
+        low, high = x.amin(dims, keepdim=True), x.amax(dims, keepdim=True)
+        return s.shaped(((x - low) / (high - low + 0.5)).tanh(), s.dims)
+
+    return layer, run, width
+
+
 def _residual(rng: random.Random, width: int) -> tuple[nn.Module, Run, int]:
     layers = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 5), nn.GELU(), nn.Linear(5, width))
     return layers, lambda m, s: s.shaped(s.x + m(s.x), s.dims), width
@@ -230,4 +293,10 @@ LAYERS: dict[str, Make] = {
     "layer_norm": _featurewise(nn.LayerNorm),
     "rms_norm": _featurewise(nn.RMSNorm),
     "prelu": _featurewise(lambda width: nn.PReLU()),
+}
+# Samples depend on others in some batches; the Fisher is then as if each came alone.
+MIXING: dict[str, Make] = {
+    "routed": _routed,
+    "early_exit": _early_exit,
+    "minimum_to_maximum": _minimum_to_maximum,
 }

@@ -109,6 +109,22 @@ def _within(rng: random.Random, s: State) -> State:
     return s.shaped(x, s.dims)
 
 
+def _written(rng: random.Random, s: State) -> State:
+    """The inputs written to, as the first thing that a model does."""
+    way = rng.choice(["halved", "clamped", "hidden", "large samples", "any large"])
+    if way == "halved":
+        s.inputs /= 2
+    elif way == "clamped":
+        s.inputs.clamp_(-1, 1)
+    elif way == "hidden":
+        s.inputs[..., 0] = 0
+    elif way == "large samples":
+        s.inputs[s.inputs.abs().amax((1, 2)) > 2] *= 0.5
+    elif s.inputs.abs().max() > 2:  # of any sample
+        s.inputs.tanh_()  # not a factor, which norms may hide from the outputs
+    return s
+
+
 class _Doubled(torch.autograd.Function):
     @staticmethod
     def forward(ctx: object, x: Tensor) -> Tensor:
@@ -131,6 +147,7 @@ def _opaque(rng: random.Random, s: State) -> State:
     return s.shaped(x, s.dims)
 
 
+WRITTEN = _plain(_written)
 PLAIN_OPERATIONS: dict[str, Make] = {
     "permute": _plain(_permute),
     "fold": _plain(_fold),

@@ -1,12 +1,17 @@
-"""One seed, one program: what the processes of `python -m fuzz` run."""
+"""One seed, one program: what the processes of `python -m fuzz` run, and the tests."""
 
 from collections.abc import Callable
 
+import pytest
 import torch
 
-from fuzz import memory_programs, models
+from fuzz import memory_programs, model_factors, models
 
-RUNS: dict[str, Callable[[int], None]] = {"models": models.run, "memory": memory_programs.run}
+RUNS: dict[str, Callable[[int], object]] = {
+    "models": models.run,
+    "factors": model_factors.run,
+    "memory": memory_programs.run,
+}
 
 
 def check(task: tuple[str, int]) -> tuple[str, int, str]:
@@ -18,3 +23,15 @@ def check(task: tuple[str, int]) -> tuple[str, int, str]:
     except AssertionError as mismatch:
         return what, seed, str(mismatch)
     return what, seed, ""
+
+
+def few_now(parts: int) -> list[object]:
+    """The parts of a fixed budget of seeds: a quarter at every test, the others when there is time.
+
+    Args:
+        parts: into how many the budget is cut.
+    """
+    return [
+        pytest.param(part, marks=pytest.mark.slow if 4 * part >= parts else ())
+        for part in range(parts)
+    ]

@@ -2,19 +2,19 @@
 
 import pytest
 
-from ewc.fisher import batch_checks
-from ewc.fisher.autograd.plan import Plan
+from ewc.fisher.per_sample import checks
+from ewc.fisher.per_sample.plan import Plan
 
 
 @pytest.fixture
 def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """The plans that are made while the test runs."""
     made: list[Plan] = []
-    original = batch_checks.make_plan
+    original = checks.make_plan
 
     def spy(*args: object) -> Plan:
         made.append(original(*args))
         return made[-1]
 
-    monkeypatch.setattr(batch_checks, "make_plan", spy)
+    monkeypatch.setattr(checks, "make_plan", spy)
     return made

@@ -1,19 +1,21 @@
-"""Every way a loader may spell a batch, up to real Transformers models."""
+"""Every way a loader may spell a batch, up to real Transformers models; batches are joined."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import datasets
 import numpy as np
 import pytest
 import torch
-from support.architectures import Custom
-from support.reference import assert_equal_fishers, batch_of_one_fisher, the_target
+from support.fisher import Custom, assert_equal_fishers, batch_of_one_fisher, the_target
+from support.trainers import NEW, memory_of, tiny_gpt2
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 import ewc
+from ewc.fisher.batches import BATCH_SIZE, as_batches, refuse_packing
 
 transformers = pytest.importorskip("transformers")
 
@@ -90,12 +92,26 @@ def test_without_labels_the_mask_of_the_decoder_says_which_positions_count() -> 
     assert_equal_fishers({k.removeprefix("body."): f for k, f in actual.items()}, expected)
 
 
+SIZES = {"vocab_size": 13, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+SIZES |= {"intermediate_size": 16, "max_position_embeddings": 8}
+
+
+def bert(kind: type[nn.Module], **options: Any) -> nn.Module:
+    torch.manual_seed(0)
+    return kind(transformers.BertConfig(**SIZES, **options)).double()
+
+
 def gpt2() -> nn.Module:
     torch.manual_seed(0)
-    config = transformers.GPT2Config(
-        vocab_size=13, n_positions=8, n_embd=8, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
-    )
+    sizes = {"vocab_size": 13, "n_positions": 8, "n_embd": 8, "n_layer": 2, "n_head": 2}
+    config = transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
     return transformers.GPT2LMHeadModel(config).double()
+
+
+def llama() -> nn.Module:
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**SIZES, num_key_value_heads=1)
+    return transformers.LlamaForCausalLM(config).double()
 
 
 class Logits(nn.Module):
@@ -107,34 +123,6 @@ class Logits(nn.Module):
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         return self.model(input_ids=ids, attention_mask=mask).logits
-
-
-def check_language_model(model: nn.Module, shifted: bool) -> None:
-    model.eval()
-    ids = torch.randint(1, 13, (3, 6))
-    mask = torch.ones_like(ids)
-    mask[1, 4:] = 0
-    labels = ids.masked_fill(mask == 0, -100)
-    batch = {"input_ids": ids, "attention_mask": mask, "labels": labels}
-    actual = ewc.fisher_diagonal(model, [batch], kind="empirical")
-    target = labels
-    if shifted:
-        target = torch.cat([labels[:, 1:], torch.full((3, 1), -100)], 1)
-    expected = batch_of_one_fisher(Logits(model), (ids, mask), target, the_target)
-    assert_equal_fishers(actual, {k.removeprefix("model."): f for k, f in expected.items()})
-
-
-def test_a_causal_language_model_predicts_the_next_label() -> None:
-    check_language_model(gpt2(), shifted=True)
-
-
-def test_a_masked_language_model_predicts_the_label_in_place() -> None:
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=13, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=16, max_position_embeddings=8,
-    )  # fmt: skip
-    check_language_model(transformers.BertForMaskedLM(config).double(), shifted=False)
 
 
 class Tagger(transformers.BertPreTrainedModel):
@@ -151,22 +139,31 @@ class Tagger(transformers.BertPreTrainedModel):
         return SimpleNamespace(logits=self.head(hidden))
 
 
-def test_a_tagger_of_an_unknown_class_predicts_the_label_in_place() -> None:
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=13, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=16, max_position_embeddings=8,
-    )  # fmt: skip
-    check_language_model(Tagger(config).double(), shifted=False)
-
-
-def test_a_llama_too() -> None:
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=13, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=1, intermediate_size=16, max_position_embeddings=8,
-    )  # fmt: skip
-    check_language_model(transformers.LlamaForCausalLM(config).double(), shifted=True)
+@pytest.mark.parametrize(
+    ("make", "shifted"),
+    [
+        (gpt2, True),
+        (llama, True),
+        (lambda: bert(transformers.BertForMaskedLM), False),
+        (lambda: bert(Tagger), False),
+    ],
+    ids=["GPT-2", "Llama", "masked BERT", "tagger"],
+)
+def test_a_causal_language_model_predicts_the_next_label_and_others_that_in_place(
+    make: Callable[[], nn.Module], shifted: bool
+) -> None:
+    model = make().eval()
+    ids = torch.randint(1, 13, (3, 6))
+    mask = torch.ones_like(ids)
+    mask[1, 4:] = 0
+    labels = ids.masked_fill(mask == 0, -100)
+    batch = {"input_ids": ids, "attention_mask": mask, "labels": labels}
+    actual = ewc.fisher_diagonal(model, [batch], kind="empirical")
+    target = labels
+    if shifted:
+        target = torch.cat([labels[:, 1:], torch.full((3, 1), -100)], 1)
+    expected = batch_of_one_fisher(Logits(model), (ids, mask), target, the_target)
+    assert_equal_fishers(actual, {k.removeprefix("model."): f for k, f in expected.items()})
 
 
 def test_without_labels_only_attended_positions_count() -> None:
@@ -181,12 +178,7 @@ def test_without_labels_only_attended_positions_count() -> None:
 
 
 def test_a_sequence_classifier_ignores_the_attention_mask() -> None:
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=13, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=16, max_position_embeddings=8, num_labels=3,
-    )  # fmt: skip
-    model = transformers.BertForSequenceClassification(config).double().eval()
+    model = bert(transformers.BertForSequenceClassification, num_labels=3).eval()
     ids, mask = torch.randint(1, 13, (3, 6)), torch.ones(3, 6, dtype=torch.long)
     mask[0, 3:] = 0
     batch = {"input_ids": ids, "attention_mask": mask, "labels": torch.tensor([0, 1, 2])}
@@ -286,3 +278,83 @@ def test_sparse_inputs_of_a_linear_layer() -> None:
     assert_equal_fishers(
         ewc.fisher_diagonal(model, [x.to_sparse()]), ewc.fisher_diagonal(model, [x])
     )
+
+
+ROWS = datasets.Dataset.from_dict({"input_ids": [row[: 4 + n % 3].tolist() for n, row in
+                                                 enumerate(NEW)]})  # fmt: skip
+
+
+def padded(rows: list[dict[str, list[int]]]) -> dict[str, Tensor]:
+    tokens = [torch.tensor(row["input_ids"]) for row in rows]
+    labels = nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=-100)
+    return {"input_ids": labels.clamp(min=0), "attention_mask": labels.ge(0).long(),
+            "labels": labels}  # fmt: skip
+
+
+def test_a_dataset_of_hugging_face_with_its_collator() -> None:
+    model = tiny_gpt2()
+    fisher = ewc.fisher_diagonal(model, ROWS, collate=padded, kind="empirical")
+    loader = DataLoader(ROWS, batch_size=5, collate_fn=padded)
+    expected = ewc.fisher_diagonal(model, loader, kind="empirical")
+    for name, value in expected.items():
+        torch.testing.assert_close(fisher[name], value, rtol=1e-4, atol=1e-8)
+    assert (
+        memory_of(model).consolidate(ROWS, collate=padded, kind="sampled").keys() == fisher.keys()
+    )
+
+
+def test_a_map_style_dataset() -> None:
+    torch.manual_seed(0)
+    model, x, y = nn.Linear(4, 3), torch.randn(70, 4), torch.randint(3, (70,))
+    fisher = ewc.fisher_diagonal(model, TensorDataset(x, y), collate=default_collate)
+    expected = ewc.fisher_diagonal(model, [(x, y)])
+    for name, value in expected.items():
+        torch.testing.assert_close(fisher[name], value)
+    sizes = [len(batch[0]) for batch in as_batches(TensorDataset(x, y), default_collate)]
+    assert sizes == [BATCH_SIZE, BATCH_SIZE, 6]
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [ROWS, TensorDataset(torch.zeros(3, 4)), ROWS.batch(8)],
+    ids=["hf", "torch", "batched rows"],
+)
+def test_without_a_collator_it_is_refused(dataset: Any) -> None:
+    expected = r"Dataset gives its rows one by one, also after batch\(n\), .* with collate="
+    with pytest.raises(TypeError, match=expected):
+        ewc.fisher_diagonal(nn.Linear(4, 3), dataset)
+
+
+def test_a_loader_has_its_own() -> None:
+    loader = DataLoader(TensorDataset(torch.zeros(3, 4)))
+    with pytest.raises(ValueError, match="a DataLoader has a collator"):
+        ewc.fisher_diagonal(nn.Linear(4, 3), loader, collate=default_collate)
+
+
+def test_a_collator_has_no_effect_on_a_ready_fisher() -> None:
+    memory = ewc.EWC(nn.Linear(4, 3), strength=1.0)
+    fisher = {"weight": torch.ones(3, 4), "bias": torch.ones(3)}
+    with pytest.raises(ValueError, match="has no effect on a ready Fisher"):
+        memory.consolidate(fisher, collate=default_collate)
+
+
+TOKENS = torch.arange(8).reshape(1, 8)
+POSITIONS = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3]])
+
+
+@pytest.mark.parametrize(
+    "more", [{"cu_seq_lens_q": torch.tensor([0, 4, 8])}, {"position_ids": POSITIONS}]
+)
+def test_a_packed_batch_is_refused(more: dict[str, torch.Tensor]) -> None:
+    item = {"input_ids": TOKENS, "labels": TOKENS, **more}
+    with pytest.raises(ValueError, match=r"batch 0 is packed: .* \(packing=False"):
+        ewc.fisher_diagonal(tiny_gpt2(), [item], kind="empirical")
+
+
+def test_other_positions_are_taken() -> None:
+    mask = torch.tensor([[0, 0, 1, 1]])
+    refuse_packing({"position_ids": torch.arange(8).expand(2, 8)}, "batch 0")
+    refuse_packing(
+        {"position_ids": torch.tensor([[1, 1, 0, 1]]), "attention_mask": mask}, "batch 0"
+    )
+    refuse_packing({"input_ids": TOKENS}, "batch 0")

@@ -6,13 +6,22 @@ from functools import partial
 
 import pytest
 import torch
-from support.architectures import Custom, perceptron, table
-from support.fisher_cases import in_float64
-from support.reference import EXACT, assert_equal_fishers, batch_of_one_fisher, the_target
+from support.fisher import (
+    EXACT,
+    Custom,
+    assert_equal_fishers,
+    batch_of_one_fisher,
+    in_float64,
+    perceptron,
+    table,
+    the_target,
+)
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import ewc
+from ewc.distributed.ranks import Processes
+from ewc.fisher.passes import FisherSums
 
 
 def test_is_not_the_square_of_the_mean_gradient() -> None:
@@ -160,6 +169,7 @@ X, Y = torch.zeros(5, 4), torch.zeros(5, dtype=torch.long)
             "finite",
         ),
         ([(X, X, Y)], {}, r"\(inputs, targets\) was expected"),
+        ([(X, Y - 100)], {}, "no position counts"),
     ],
 )
 def test_batches_that_do_not_fit(
@@ -178,11 +188,6 @@ def test_a_detached_output_is_refused() -> None:
     model = Custom(lambda m, x: m.a(x).detach(), a=nn.Linear(4, 3))
     with pytest.raises(ValueError, match="does not depend on any trainable parameter"):
         ewc.fisher_diagonal(model, [X])
-
-
-def test_one_class_is_refused() -> None:
-    with pytest.raises(ValueError, match="2 classes or more"):
-        ewc.fisher_diagonal(nn.Linear(4, 1), [X])
 
 
 def test_the_scale_of_a_sequence_is_that_of_the_mean_over_its_tokens() -> None:
@@ -218,11 +223,6 @@ def test_the_mean_over_positions_is_the_curvature_of_the_mean_token_loss() -> No
     torch.testing.assert_close(fisher["bias"], hessian[1][1].diagonal())
 
 
-def test_labels_that_are_all_ignored_are_refused() -> None:
-    with pytest.raises(ValueError, match="no position counts"):
-        ewc.fisher_diagonal(nn.Linear(4, 3), [(X, Y - 100)])
-
-
 def test_parameters_without_a_shape_are_named() -> None:
     with pytest.raises(ValueError, match="'weight' has no shape yet"):
         ewc.fisher_diagonal(nn.LazyLinear(3), [torch.randn(5, 4)])
@@ -254,3 +254,67 @@ def test_instance_norm_is_no_batch_norm() -> None:
     norm = nn.InstanceNorm1d(6, affine=True)
     model = nn.Sequential(nn.Linear(5, 5), norm, nn.Flatten(), nn.Linear(30, 3))
     assert "1.weight" in ewc.fisher_diagonal(model, [torch.randn(8, 6, 5)])
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "bernoulli"])
+@pytest.mark.parametrize("kind", ["exact", "empirical"])
+def test_images_have_the_same_fisher_in_every_orientation(likelihood: str, kind: str) -> None:
+    """All outputs of a sample are summed over, as if they lay in one row."""
+    torch.manual_seed(0)
+    layer = nn.Conv2d(2, 3, 3).double()
+    x, y = torch.randn(4, 2, 5, 7, dtype=torch.float64), torch.rand(4, 3, 3, 5).double()
+    found = []
+    for turn in (
+        lambda z: z.flatten(1),
+        lambda z: z,
+        lambda z: z.transpose(2, 3),
+        lambda z: z.movedim(1, -1),
+        lambda z: z.flatten(2),
+    ):
+        model = Custom(lambda m, x, turn=turn: turn(m.a(x)), a=layer)
+        for positions in ("mean", "sum"):
+            batches = [(x[:3], turn(y)[:3]), (x[3:], turn(y)[3:])]
+            options = {"kind": kind, "likelihood": likelihood, "positions": positions}
+            found.append(ewc.fisher_diagonal(model, batches, **options))
+    for other in found[1:]:
+        assert_equal_fishers(other, found[0])
+    labels = the_target if kind == "empirical" else EXACT["gaussian"]
+    if kind == "empirical" or likelihood == "gaussian":
+        model = Custom(lambda m, x: m.a(x), a=layer)
+        expected = batch_of_one_fisher(model, (x,), y, labels, likelihood)
+        assert_equal_fishers(found[0], expected)
+
+
+@pytest.mark.parametrize("dim", [-1, 1])
+def test_a_callable_over_tokens_has_the_scale_of_the_built_in_likelihood(dim: int) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 5)).double()
+    x, y = torch.randint(9, (6, 16)), torch.randint(5, (6, 16))
+    y[1, 3:] = -100
+
+    def log_likelihood(outputs: Tensor, targets: Tensor) -> Tensor:
+        losses = nn.functional.cross_entropy(
+            outputs.movedim(dim, 1), targets, reduction="none", ignore_index=-100
+        )
+        return -losses.sum(1)
+
+    turned = Custom(lambda m, x: m.a(x).movedim(-1, dim), a=model)
+    batches = list(zip(x.split(4), y.split(4), strict=True))
+    for positions in ("mean", "sum"):
+        options = {"kind": "empirical", "positions": positions}
+        expected = ewc.fisher_diagonal(model, batches, **options)
+        found = ewc.fisher_diagonal(turned, batches, likelihood=log_likelihood, **options)
+        assert_equal_fishers(found, {f"a.{name}": f for name, f in expected.items()})
+
+
+def sums_of(values: list[float]) -> FisherSums:
+    sums = FisherSums({"w": torch.tensor(values)})
+    sums.count(1, 3)
+    sums.count(1, 1)
+    return sums
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_mean_that_is_not_finite_is_refused(value):
+    with pytest.raises(ValueError, match="the Fisher of 'w' is not finite"):
+        sums_of([1.0, value]).mean(Processes(), None, "mean")

@@ -1,4 +1,4 @@
-"""The overlap of two Fishers, against the matrix form of the paper's appendix."""
+"""The overlap of two Fishers, beside the matrix form of the paper's appendix; floor and trace."""
 
 import pytest
 import torch
@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ewc
+from ewc.fisher.overlap import shaped
 
 
 def frechet_overlap(f1: torch.Tensor, f2: torch.Tensor) -> float:
@@ -65,3 +66,8 @@ def test_tiny_fishers_do_not_underflow() -> None:
     assert ewc.fisher_overlap({"w": tiny}, {"w": tiny * torch.tensor([1, 0, 0])}) == pytest.approx(
         3**-0.5
     )
+
+
+def test_a_fisher_of_zeros_stays_one() -> None:
+    zeros = {"w": torch.zeros(3)}
+    torch.testing.assert_close(shaped(zeros, floor=0.1, normalize=5.0), zeros)

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from support.rank_tasks import make_model as rank_model
-from support.rank_tasks import make_task
-from support.reference import assert_equal_fishers, batch_of_one_absolutes
+from support.fisher import assert_equal_fishers, batch_of_one_absolutes
+from support.ranks import make_model as rank_model
+from support.ranks import make_task
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 

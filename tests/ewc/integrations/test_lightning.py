@@ -12,6 +12,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from support.trainers import (
     ACCUMULATED,
     BATCH,
@@ -26,14 +27,15 @@ from support.trainers import (
     plain_loop,
     tiny_gpt2,
     two_memories,
+    weights,
     with_memory,
 )
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 import ewc
 import ewc.integrations.lightning
-from ewc import EWC, EWCWarning, compiled_pull
+from ewc import EWC, EWCWarning
 from ewc.integrations.lightning import EWCCallback
 
 
@@ -101,19 +103,6 @@ def test_the_weights_are_those_of_a_plain_loop(how: Any) -> None:
     make_trainer(EWCCallback(memory_of(module.net), how=how)).fit(module, batches())
     assert distance(module.net, plain_loop(with_memory(how))) < 1e-5
     assert distance(module.net, plain_loop(lambda *_: None)) > 1e-3  # the pull mattered
-
-
-@pytest.mark.slow
-def test_a_compiled_pull_gives_the_same_weights(
-    called: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compiled_pull, "SMALLEST", 256)  # numbers: the model is tiny
-    module = Tuning()
-    make_trainer(EWCCallback(memory_of(module.net), compiled=True)).fit(module, batches())
-    assert called.count("pull_") > STEPS
-    called.clear()
-    assert distance(module.net, plain_loop(with_memory())) < 1e-5
-    assert not called
 
 
 def test_the_same_in_bfloat16() -> None:
@@ -265,6 +254,8 @@ def test_every_optimizer_with_protected_parameters_is_pulled(
     module = TwoOptimizers()
     whole = EWC(module, strength=1.0)
     body = EWC(module, strength=1.0, parameters="body.*")
+    whole.anchor(1.0)
+    body.anchor(1.0)
     both = (EWCCallback(whole), EWCCallback(body))
     for callback, count in zip(both, (2, 1), strict=True):
         attached.clear()
@@ -283,7 +274,165 @@ def test_the_memory_is_detached_after_training() -> None:
     assert not trainer.optimizers[0]._optimizer_step_post_hooks
 
 
+class Normed(LightningModule):
+    """A classifier with batch norm and dropout, whose batches its hooks change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(
+            nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return [batch[0] * 10, *batch[1:]]
+
+    def training_step(self, batch: Any, index: int) -> Tensor:
+        return nn.functional.cross_entropy(self(batch[0]), batch[1])
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class WithTask(Normed):
+    """A module that is called with an input and a task."""
+
+    def forward(self, x: Tensor, task: int) -> Tensor:
+        return self.net(x) + task
+
+    def training_step(self, batch: Any, index: int) -> Tensor:
+        return nn.functional.cross_entropy(self(batch[0], 0), batch[1])
+
+
+def points(*more: Tensor, shuffle: bool = True) -> DataLoader:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(24, 4, generator=generator), torch.arange(24) % 3
+    return DataLoader(TensorDataset(x, y, *more), batch_size=8, shuffle=shuffle)
+
+
+def fit(module: LightningModule, loader: Any, *callbacks: Callback) -> Trainer:
+    settings = {"accumulate_grad_batches": 1, "max_steps": 5, "max_epochs": 2}
+    torch.manual_seed(1)
+    trainer = make_trainer(*callbacks, **settings)
+    trainer.fit(module, loader)
+    return trainer
+
+
+def test_the_trial_of_a_batch_changes_nothing_about_the_training() -> None:
+    plain, tried = Normed(), Normed()
+    fit(plain, points())
+    fit(tried, points(), EWCCallback(EWC(tried), consolidate=True))
+    for name, value in plain.state_dict().items():
+        assert torch.equal(tried.state_dict()[name], value), name
+
+
+@pytest.mark.parametrize(
+    ("module", "loader", "expected"),
+    [
+        (Normed(), points(torch.zeros(24)), "batch 0 has 3 items"),
+        (WithTask(), points(), "missing 1 required positional argument: 'task'"),
+    ],
+    ids=["three items", "forward(x, task)"],
+)
+def test_batches_that_the_model_cannot_be_called_with_are_refused_before_the_first_step(
+    module: LightningModule, loader: DataLoader, expected: str
+) -> None:
+    before = weights(module)
+    memory = EWC(module)
+    with pytest.raises(ValueError, match=f"would fail at the end .* {expected}"):
+        fit(module, loader, EWCCallback(memory, consolidate=True))
+    assert all(torch.equal(before[name], p) for name, p in module.named_parameters())
+    fit(module, loader)  # training itself works
+
+
+def test_several_loaders_are_refused_before_the_first_step() -> None:
+    module = Normed()
+    with pytest.raises(ValueError, match="batches of one loader, and this training has several"):
+        fit(module, [points(), points()], EWCCallback(EWC(module), consolidate=True))
+
+
+def test_the_fisher_is_that_of_batches_as_the_training_step_gets_them() -> None:
+    module = Normed()
+    callback = EWCCallback(EWC(module, strength=1.0), consolidate={"task": "A"})
+    fit(module, points(shuffle=False), callback)
+    by_hand = EWC(module, strength=1.0)
+    by_hand.consolidate([(10 * x, y) for x, y in points(shuffle=False)], task="A")
+    for name, value in by_hand.state_dict().items():
+        torch.testing.assert_close(callback.memory.state_dict()[name], value)
+
+
+class BreaksLater:
+    """A collator whose batches have three items after some calls."""
+
+    def __init__(self, calls: int) -> None:
+        self.calls = calls
+
+    def __call__(self, rows: list[Any]) -> Any:
+        self.calls -= 1
+        x, y = default_collate(rows)
+        return (x, y) if self.calls >= 0 else (x, y, y)
+
+
+def test_what_fails_at_the_end_keeps_the_weights_and_says_how_to_go_on() -> None:
+    module, plain = Normed(), Normed()
+    fit(plain, points(shuffle=False))
+    memory = EWC(module)
+    loader = DataLoader(points().dataset, batch_size=8, collate_fn=BreaksLater(6))
+    callback = EWCCallback(memory, consolidate={"task": "A"})
+    call = r"memory\.consolidate\(batches, task='A', kind='exact'\)"
+    with pytest.warns(EWCWarning, match=f"training is done .* has 3 items.* {call}"):
+        fit(module, loader, callback)
+    assert memory.tasks == ()
+    assert all(
+        torch.equal(a, b) for a, b in zip(module.parameters(), plain.parameters(), strict=True)
+    )
+
+
+class DeepSpeedStrategy(SingleDeviceStrategy):
+    """Stands in for Lightning's, which cannot be made without DeepSpeed."""
+
+
+def test_deepspeed_is_refused_before_anything_is_touched() -> None:
+    module = Normed()
+    trainer = make_trainer(EWCCallback(EWC(module)), strategy=DeepSpeedStrategy("cpu"))
+    with pytest.raises(TypeError, match=r"DeepSpeed \(ZeRO\) .* DistributedDataParallel"):
+        trainer.fit(module, points())
+    assert not trainer.optimizers
+
+
 def test_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lightning.pytorch", None)
     with pytest.raises(ImportError, match=r"pip install 'ewc\[lightning\]'"):
         runpy.run_path(str(ewc.integrations.lightning.__file__))
+
+
+class Counting(Normed):
+    """Counts its steps."""
+
+    steps = 0
+
+    def on_before_zero_grad(self, optimizer: object) -> None:
+        self.steps += 1
+
+
+def test_new_classes_at_a_shared_head_are_told_before_the_first_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module, told_at = Counting(), []
+    memory = ewc.EWC(module, strength=1.0)
+
+    def show(message: Warning, *rest: Any, **more: Any) -> None:
+        if "class-incremental" in str(message):
+            told_at.append(module.steps)
+
+    for task, labels in (("A", torch.arange(96) % 2), ("B", torch.full((96,), 2))):
+        module.steps = 0
+        loader = DataLoader(TensorDataset(torch.randn(96, 4), labels), batch_size=32)
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", EWCWarning)
+            monkeypatch.setattr(warnings, "showwarning", show)
+            fit(module, loader, EWCCallback(memory, consolidate={"task": task}))
+    assert told_at == [0]  # once, before the first step of the second task

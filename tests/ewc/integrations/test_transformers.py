@@ -1,5 +1,6 @@
-"""The callback in the real `Trainer`: the weights of a plain loop, checkpoints, consolidation."""
+"""The callback for the Trainer of Transformers: pulls, checkpoints, several memories by name."""
 
+import json
 import runpy
 import shutil
 import sys
@@ -22,19 +23,22 @@ from support.trainers import (
     memory_of,
     plain_loop,
     tiny_gpt2,
+    two_memories,
     with_memory,
 )
 from torch import nn
 from transformers import (
+    GPT2LMHeadModel,
     Trainer,
     TrainerCallback,
     TrainerControl,
+    TrainerState,
     TrainingArguments,
 )
 
 import ewc
 import ewc.integrations.transformers
-from ewc import EWC, EWCWarning, compiled_pull
+from ewc import EWC, EWCWarning
 from ewc.integrations.transformers import FILE_NAME, EWCCallback
 
 SETTINGS: dict[str, Any] = {
@@ -88,19 +92,6 @@ def test_the_weights_are_those_of_a_plain_loop(how: Any, tmp_path: Path) -> None
     assert distance(model, plain_loop(lambda *_: None)) > 1e-3  # the pull mattered
 
 
-@pytest.mark.slow
-def test_a_compiled_pull_gives_the_same_weights(
-    called: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compiled_pull, "SMALLEST", 256)  # numbers: the model is tiny
-    model = tiny_gpt2()
-    make_trainer(model, tmp_path, EWCCallback(memory_of(model), compiled=True)).train()
-    assert called.count("pull_") > STEPS
-    called.clear()
-    assert distance(model, plain_loop(with_memory())) < 1e-5
-    assert not called
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -151,10 +142,6 @@ def resume(checkpoint: Path, directory: Path, memory: EWC | None = None) -> EWC:
     trainer = make_trainer(memory._parameters.model, directory, EWCCallback(memory), max_steps=4)
     trainer.train(resume_from_checkpoint=str(checkpoint))
     return memory
-
-
-def test_the_memory_lies_beside_the_optimizer(checkpoint: Path) -> None:
-    assert {FILE_NAME, "optimizer.pt"} <= {file.name for file in checkpoint.iterdir()}
 
 
 def test_a_checkpoint_of_another_directory_is_resumed(checkpoint: Path, tmp_path: Path) -> None:
@@ -227,13 +214,6 @@ def test_it_consolidates_on_the_trainers_batches(tmp_path: Path) -> None:
         torch.testing.assert_close(memory.state_dict()[name], value)
 
 
-def test_it_does_not_consolidate_unless_asked(tmp_path: Path) -> None:
-    model = tiny_gpt2()
-    memory = memory_of(model)
-    make_trainer(model, tmp_path, EWCCallback(memory)).train()
-    assert memory.tasks == ("old",)
-
-
 def test_the_memory_is_detached_after_training(tmp_path: Path) -> None:
     model = tiny_gpt2()
     trainer = make_trainer(model, tmp_path, EWCCallback(memory_of(model)))
@@ -266,13 +246,207 @@ def test_a_task_that_is_there_already_is_refused_before_training(tmp_path: Path)
     assert torch.equal(model.lm_head.weight, before)
 
 
-def test_a_memory_of_another_model_is_refused(tmp_path: Path) -> None:
-    callback = EWCCallback(memory_of(tiny_gpt2()))
-    with pytest.raises(ValueError, match="expected the memory of the model that is trained"):
-        make_trainer(tiny_gpt2(), tmp_path, callback).train()
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_trial_of_a_batch_changes_nothing_about_the_training(
+    workers: int, tmp_path: Path
+) -> None:
+    found = []
+    shuffled = {"train_sampling_strategy": "random", "dataloader_num_workers": workers}
+    for options in (False, {"kind": "sampled", "generator": torch.Generator().manual_seed(5)}):
+        model = tiny_gpt2(dropout=0.1)
+        callback = EWCCallback(memory_of(model), consolidate=options)
+        make_trainer(model, tmp_path, callback, num_train_epochs=2, **shuffled).train()
+        found.append(model)
+    assert distance(*found) == 0
+    assert distance(found[0], tiny_gpt2()) > 1e-3
+
+
+def test_a_generator_is_the_same_for_a_trial_and_without_one(tmp_path: Path) -> None:
+    model = tiny_gpt2()
+    memory, generator = memory_of(model), torch.Generator().manual_seed(5)
+    options = {"task": "new", "kind": "sampled", "generator": generator}
+    make_trainer(model, tmp_path, EWCCallback(memory, consolidate=options), max_steps=1).train()
+    loader = make_trainer(model, tmp_path).get_train_dataloader()
+    again = torch.Generator().manual_seed(5)
+    fisher = ewc.fisher_diagonal(model, loader, kind="sampled", generator=again)
+    assert torch.equal(generator.get_state(), again.get_state())
+    assert fisher.keys() == dict(model.named_parameters()).keys()
+
+
+def broken(rows: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """A collator whose batches can be trained on, but have no Fisher: they seem to be packed."""
+    tokens = torch.stack([row["input_ids"] for row in rows])
+    positions = (torch.arange(tokens.shape[1]) % 4).expand_as(tokens)
+    return {"input_ids": tokens, "labels": tokens, "position_ids": positions}
+
+
+class Ended(TrainerCallback):
+    """Notes that the end of training was reached."""
+
+    reached = False
+
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+        self.reached = True
+
+
+def test_batches_that_have_no_fisher_are_refused_before_the_first_step(tmp_path: Path) -> None:
+    model = tiny_gpt2()
+    memory = memory_of(model)
+    trainer = make_trainer(model, tmp_path, EWCCallback(memory, consolidate=True))
+    trainer.data_collator = broken
+    with pytest.raises(
+        ValueError, match=r"consolidate= would fail .* batch 0 is packed.* leave out"
+    ):
+        trainer.train()
+    assert distance(model, tiny_gpt2()) == 0
+    assert not trainer.optimizer.optimizer._optimizer_step_post_hooks
+    assert memory.tasks == ("old",)
+    trainer.data_collator = padded
+    trainer.train()  # nothing is left of the first attempt
+    assert memory.tasks == ("old", "task 2")
+
+
+class BreaksLater:
+    """A collator whose batches have no Fisher any more after some calls."""
+
+    calls = 0
+
+    def __call__(self, rows: Sequence[dict[str, torch.Tensor]]) -> dict[str, Any]:
+        self.calls += 1
+        return padded(rows) if self.calls <= STEPS * ACCUMULATED else broken(rows)
+
+
+def test_what_fails_at_the_end_keeps_the_weights_and_says_how_to_go_on(tmp_path: Path) -> None:
+    model = tiny_gpt2()
+    memory, ended = memory_of(model), Ended()
+    callback = EWCCallback(memory, consolidate={"task": "new", "max_samples": 9})
+    trainer = make_trainer(model, tmp_path, callback, ended)
+    trainer.data_collator = BreaksLater()
+    call = r"memory\.consolidate\(batches, task='new', max_samples=9, kind='sampled'\)"
+    with pytest.warns(EWCWarning, match=rf"training is done .* packed.* tasks \['old'\].*{call}"):
+        trainer.train()
+    trainer.save_model(str(tmp_path / "saved"))
+    assert (tmp_path / "saved" / "model.safetensors").is_file()
+    assert ended.reached
+    assert memory.tasks == ("old",)
+    memory.consolidate([padded(ROWS)], task="new", max_samples=9, kind="sampled")
+
+
+def test_true_is_a_sampled_fisher_for_language_models(tmp_path: Path) -> None:
+    config = tiny_gpt2().config
+    config.vocab_size = 1200  # exact is refused above 1,000 outputs
+    model = GPT2LMHeadModel(config)
+    callback = EWCCallback(EWC(model), consolidate=True)
+    make_trainer(model, tmp_path, callback, max_steps=1).train()
+    assert callback.memory.tasks == ("task 1",)
+    assert callback._inside._options["kind"] == "sampled"
+
+
+def test_a_resumed_run_is_consolidated_without_a_trial(checkpoint: Path, tmp_path: Path) -> None:
+    memory = EWC(tiny_gpt2())
+    callback = EWCCallback(memory, consolidate={"task": "new"})
+    trainer = make_trainer(memory._parameters.model, tmp_path, callback)
+    trainer.train(resume_from_checkpoint=str(checkpoint))
+    assert memory.tasks == ("old", "new")
+
+
+def test_adafactor_of_transformers_is_pulled_through_the_gradient(tmp_path: Path) -> None:
+    moved = []
+    for strength in (0.0, 1000.0):
+        model = tiny_gpt2()
+        memory = memory_of(model)
+        memory.strength = strength
+        callback = EWCCallback(memory, how="gradient")
+        make_trainer(model, tmp_path, callback, optim="adafactor").train()
+        moved.append(memory.estimated_rise())
+    assert moved[1] < 0.7 * moved[0]
+    callback = EWCCallback(memory_of(model))
+    with pytest.raises(ValueError, match="how='gradient'"):
+        make_trainer(model, tmp_path, callback, optim="adafactor").train()
+
+
+def test_deepspeed_is_refused_with_the_trainer(tmp_path: Path) -> None:
+    model = tiny_gpt2()
+    args = TrainingArguments(output_dir=str(tmp_path), **SETTINGS)
+    args.deepspeed_plugin = object()  # as with TrainingArguments(deepspeed=...)
+    with pytest.raises(TypeError, match=r"DeepSpeed \(ZeRO\) .* DistributedDataParallel"):
+        EWCCallback(memory_of(model)).on_init_end(args, TrainerState(), TrainerControl())
 
 
 def test_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ImportError, match=r"pip install 'ewc\[transformers\]'"):
         runpy.run_path(str(ewc.integrations.transformers.__file__))
+
+
+HALF = STEPS // 2
+SAVED = {"gradient_accumulation_steps": 1, "save_strategy": "steps", "save_steps": HALF}
+
+
+def named(old: EWC, even: EWC) -> tuple[EWCCallback, EWCCallback]:
+    return EWCCallback(old), EWCCallback(even, name="even")
+
+
+def attached(trainer: Trainer) -> bool:
+    """Whether anything is attached to the optimizer, if there is one."""
+    optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+    return optimizer is not None and bool(optimizer._optimizer_step_post_hooks)
+
+
+def test_two_memories_are_resumed_each_as_it_was(tmp_path: Path) -> None:
+    whole = tiny_gpt2(dropout=0.1)
+    make_trainer(whole, tmp_path, *named(*two_memories(whole)), **SAVED).train()
+
+    resumed = tiny_gpt2(dropout=0.1)
+    nn.init.zeros_(resumed.lm_head.weight)
+    old, even = EWC(resumed, strength=1.0), EWC(resumed, strength=1.0)
+    trainer = make_trainer(resumed, tmp_path, *named(old, even), **SAVED)
+    trainer.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{HALF}"))
+    assert distance(resumed, whole) == 0
+    assert (old.tasks, old.strength) == (("old",), 1000.0)
+    assert (even.tasks, even.strength) == (("even",), 7.0)
+
+    without = tiny_gpt2(dropout=0.1)
+    make_trainer(without, tmp_path / "without", EWCCallback(memory_of(without)), **SAVED).train()
+    assert distance(without, whole) > 1e-3  # the second one mattered
+
+
+def test_the_default_name_is_that_of_older_checkpoints(tmp_path: Path) -> None:
+    model = tiny_gpt2()
+    make_trainer(model, tmp_path, *named(*two_memories(model)), **SAVED).train()
+    checkpoint = tmp_path / f"checkpoint-{HALF}"
+    files = {file.name for file in checkpoint.glob("ewc*")}
+    assert files == {"ewc_memory.safetensors", "ewc_memory_even.safetensors"}
+    state = json.loads((checkpoint / "trainer_state.json").read_text())
+    assert {"ewc", "ewc_even"} <= state["stateful_callbacks"].keys()
+
+
+def test_a_memory_that_was_not_there_before_is_told(tmp_path: Path) -> None:
+    model = tiny_gpt2()
+    make_trainer(model, tmp_path, EWCCallback(memory_of(model)), **SAVED).train()
+    checkpoint = str(tmp_path / f"checkpoint-{HALF}")
+    trainer = make_trainer(model, tmp_path, *named(*two_memories(model)), **SAVED)
+    with pytest.warns(EWCWarning, match=r"without a memory named 'even': .* tasks \['even'\]"):
+        trainer.train(resume_from_checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize("name", ["ewc", "even"])
+def test_the_same_name_twice_is_refused(name: str, tmp_path: Path) -> None:
+    model = tiny_gpt2()
+    both = [EWCCallback(memory, name=name) for memory in two_memories(model)]
+    with pytest.raises(ValueError, match=f"a name of its own for each .* got '{name}' twice"):
+        make_trainer(model, tmp_path, *both, **SAVED)
+
+
+def test_a_callback_with_the_same_name_that_is_added_later(tmp_path: Path) -> None:
+    model = tiny_gpt2()
+    trainer = make_trainer(model, tmp_path, *named(*two_memories(model)), **SAVED)
+    extra = EWCCallback(EWC(model, strength=1.0))
+    trainer.add_callback(extra)
+    with pytest.raises(ValueError, match="expected a name of its own for each memory"):
+        trainer.train()
+    assert not attached(trainer)
+    assert distance(model, tiny_gpt2()) == 0
+    trainer.remove_callback(extra)
+    trainer.train()
+    trainer.train()  # its own name is no other's

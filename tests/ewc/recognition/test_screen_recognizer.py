@@ -1,7 +1,8 @@
-"""What is promised of the recognizer whose tasks are sets of screens."""
+"""Screens tell games apart; they are learned, joined and given away, and tasks are merged."""
 
 import math
 import time
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,17 @@ import numpy as np
 import pytest
 
 from ewc.recognition.forget_me_not import ForgetMeNot
-from ewc.recognition.screen_recognizer import ScreenRecognizer, best_of_tasks
+from ewc.recognition.screen_recognizer import (
+    NOBODY,
+    NONE,
+    SMOOTHING,
+    Probation,
+    ScreenRecognizer,
+    Screens,
+    Turns,
+    best_of_tasks,
+    own_histogram,
+)
 from ewc_paper.runs.checkpoint import load_checkpoint, save_checkpoint
 
 SHAPE = (12, 12)
@@ -359,3 +370,230 @@ def assert_same(state: dict[str, Any], other: dict[str, Any]) -> None:
     for name, value in state.items():
         same = value.equal(other[name]) if hasattr(value, "equal") else value == other[name]
         assert same, name
+
+
+PIXELS, LEVELS, STRAY = 7, 4, 0.3
+RANDOM = np.random.default_rng(0)
+FRAMES = RANDOM.integers(0, LEVELS, (9, PIXELS))
+ONE_CHANNEL = np.zeros(PIXELS, dtype=np.intp)
+
+
+def slow_histogram(frame: np.ndarray) -> list[float]:
+    total = PIXELS + LEVELS * SMOOTHING
+    return [(sum(frame == level) + SMOOTHING) / total for level in frame]
+
+
+def slow_log_likelihood(frame: np.ndarray, seen: np.ndarray) -> float:
+    h = slow_histogram(frame)
+    return sum(
+        log((1 - STRAY) * sum(other[x] == frame[x] for other in seen) / len(seen) + STRAY * h[x])
+        for x in range(PIXELS)
+    )
+
+
+def learned(*groups: np.ndarray, owners: tuple[int, ...]) -> Screens:
+    screens = Screens(PIXELS, LEVELS, STRAY)
+    for number, (frames, owner) in enumerate(zip(groups, owners, strict=True)):
+        screens.open(frames[0], owner)
+        for frame in frames[1:]:
+            screens.learn(number, frame)
+    return screens
+
+
+def test_each_channel_has_a_histogram_of_its_own() -> None:
+    planes = np.array([[0, 0, 1], [1, 1, 1]])
+    total = 3 + 2 * SMOOTHING
+    shares = [[2, 2, 1], [3, 3, 3]]
+    expected = (np.array(shares) + SMOOTHING) / total
+    first = own_histogram(planes.reshape(-1), 2, np.array([0, 0, 0, 1, 1, 1]))
+    assert first == pytest.approx(expected.reshape(-1))
+    last = own_histogram(planes.T.reshape(-1), 2, np.array([0, 1, 0, 1, 0, 1]))  # as colors are
+    assert last == pytest.approx(expected.T.reshape(-1))
+
+
+def test_a_frame_is_as_likely_as_the_frames_learned_say() -> None:
+    groups = [FRAMES[:1], FRAMES[1:4], FRAMES[4:8]]
+    screens = learned(*groups, owners=(0, 0, 1))
+    got = screens.log_likelihoods(FRAMES[8], own_histogram(FRAMES[8], LEVELS, ONE_CHANNEL))
+    assert got == pytest.approx([slow_log_likelihood(FRAMES[8], seen) for seen in groups], rel=1e-5)
+
+
+def test_more_screens_than_columns_are_kept_apart() -> None:
+    screens = Screens(PIXELS, LEVELS, STRAY)
+    for frame in (*FRAMES, *FRAMES):
+        screens.open(frame, owner=0)
+    assert screens.frames.tolist() == [1.0] * 18
+    assert screens.counts.sum(axis=0).tolist() == [PIXELS] * 18
+
+
+def test_screens_given_away_change_their_owner_only() -> None:
+    screens = learned(FRAMES[:2], FRAMES[2:5], FRAMES[5:], owners=(0, NOBODY, NOBODY))
+    before = screens.counts.copy()
+    screens.give(NOBODY, 3, at_most=2)
+    assert screens.owner.tolist() == [0, 3, 3]
+    assert np.array_equal(screens.counts, before)
+
+
+def test_the_smallest_of_too_many_screens_is_joined_with_the_one_most_alike() -> None:
+    dark, bright = np.zeros(PIXELS, dtype=np.intp), np.full(PIXELS, 3)
+    nearly_bright = bright.copy()
+    nearly_bright[0] = 1
+    groups = [nearly_bright[None], np.stack([dark] * 3), np.stack([bright] * 2), dark[None]]
+    screens = learned(*groups, owners=(1, 1, 1, 2))
+    screens.give(NOBODY, 1, at_most=2)
+    assert sorted(zip(screens.owner.tolist(), screens.frames.tolist(), strict=True)) == [
+        (1, 3.0),
+        (1, 3.0),
+        (2, 1.0),
+    ]
+    joined = screens.counts[:, int(np.flatnonzero(screens.counts[3] == 2)[0])]
+    assert joined.reshape(PIXELS, LEVELS)[0].tolist() == [0, 1, 0, 2]
+    assert screens.counts.sum() == 7 * PIXELS
+
+
+def test_a_copy_stays_as_it_is() -> None:
+    screens = learned(FRAMES[:2], owners=(0,))
+    copy = screens.copy()
+    screens.learn(0, FRAMES[2])
+    assert copy.frames.tolist() == [2.0]
+    assert copy.counts.sum() == 2 * PIXELS
+
+
+def test_the_usual_saving_is_the_mean_over_all_frames_but_the_first() -> None:
+    screens = Screens(PIXELS, LEVELS, 0.2)
+    screens.open(FRAMES[0], owner=0)
+    assert screens.usual_saving.tolist() == [0.0]
+    for saving in (0.5, 0.7):
+        screens.learn(0, FRAMES[1], saving)
+    assert screens.usual_saving[0] == pytest.approx(0.6)
+    assert screens.copy().usual_saving[0] == pytest.approx(0.6)
+
+
+Plan = list[tuple[int, int]]  # tasks and for how many observations each is reported
+
+
+def merges(turns: Turns, plan: Plan) -> Plan:
+    """Observe tasks, and merge as asked."""
+    found: Plan = []
+    for task, observations in plan:
+        for _ in range(observations):
+            pair = turns.observe(dict(found).get(task, task))
+            if pair is not None:
+                found.append(pair)
+                turns.merge(*pair)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        ([(0, 50), (1, 50), (0, 50), (1, 50)], []),  # visits
+        ([(0, 500), (1, 20), (0, 500)], [(1, 0)]),  # too short for a visit
+        ([(1, 500), (0, 20), (1, 500)], [(1, 0)]),  # the younger task is the one that goes
+        ([(0, 20), (1, 500), (0, 20), (1, 500)], [(1, 0)]),  # a scene at the start of each episode
+        ([(0, 500), (1, 5), (0, 500)], []),  # may be a mistake
+        ([(0, 500), *[(1, 5), (0, 5)] * 50], []),  # the same many times
+        ([(0, 500), (1, 20), (0, 5), (1, 500), (0, 500)], []),  # a mistake soon after a change
+        ([(0, 500), (1, 20), (2, 500), (0, 500)], []),  # left for another
+        ([(0, 500), (1, 20), (0, 20), (2, 50), (1, 50), (0, 50)], [(1, 0)]),  # once is enough
+        ([(0, 50), (1, 20), (0, 20), (2, 20), (0, 20)], [(1, 0), (2, 0)]),
+    ],
+)
+def test_tasks_that_take_turns_are_merged(plan: Plan, expected: Plan) -> None:
+    assert merges(Turns(32), plan) == expected
+
+
+def test_a_visit_of_the_shortest_length_is_a_visit() -> None:
+    assert merges(Turns(32), [(0, 50), (1, 32), (0, 50)]) == []
+    assert merges(Turns(32), [(0, 50), (1, 31), (0, 50)]) == [(1, 0)]
+
+
+def test_the_task_before_is_known_by_its_new_number() -> None:
+    turns = Turns(32)
+    merges(turns, [(2, 50), (1, 20)])
+    turns.merge(2, 0)
+    assert merges(turns, [(0, 50)]) == [(1, 0)]
+
+
+@pytest.mark.parametrize("observed", [0, 5, 55, 65, 75, 90])
+def test_it_goes_on_from_its_state(observed: int) -> None:
+    first, second = Turns(32), Turns(32)
+    plan = [0] * 50 + [1] * 20 + [0] * 50
+    merges(first, [(task, 1) for task in plan[:observed]])
+    second.load_state_dict(first.state_dict())
+    rest = [(task, 1) for task in [*plan[observed:], *[2] * 20, *[0] * 50]]
+    assert merges(first, rest) == merges(second, rest) != []
+    assert second.state_dict() == first.state_dict()
+
+
+Visits = list[tuple[int, int]]  # tasks and for how many observations each is reported
+
+
+def merges_on_probation(
+    probation: Probation, plan: Visits, known: set[int] | None = None
+) -> Visits:
+    """Observe tasks, of which each begins its probation when it comes first; merge as asked."""
+    found, before = [], NONE
+    known = set() if known is None else known
+    for task, observations in plan:
+        if task not in known:
+            probation.begin(task, before)
+        known.add(task)
+        for _ in range(observations):
+            pair = probation.observe(dict(found).get(task, task))
+            if pair is not None:
+                found.append(pair)
+                probation.merge(*pair)
+        before = dict(found).get(task, task)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        ([(0, 50), (1, 50), (2, 50), (0, 50)], []),  # visits
+        ([(0, 50), (1, 10), (0, 50)], [(1, 0)]),  # there and back
+        ([(0, 50), *[(1, 1), (0, 3)] * 10], [(1, 0)]),  # one of four copies
+        ([(0, 50), *[(1, 1), (0, 1)] * 20], [(1, 0)]),  # two of them
+        ([(0, 50), *[(1, 9), (0, 1)] * 10], []),  # few mistakes in a new visit
+        ([(0, 50), (1, 10), (2, 50)], [(2, 1)]),  # the first screen of a new game
+        ([(0, 50), (1, 20), (2, 50)], [(2, 1)]),  # the same, even if it lasts for longer than that
+        ([(0, 20), (1, 50)], [(1, 0)]),  # and if nothing came before
+        ([(0, 50), (1, 35), (2, 50)], []),  # no screen lasts for as long as a visit
+        ([(0, 50), (1, 50), (2, 20), (0, 50)], []),  # nothing new came after a short visit
+        ([(0, 50), (1, 4), (0, 10), (2, 50)], [(1, 0)]),  # just before the game changed
+        ([(0, 10), (1, 50)], [(1, 0)]),  # the first task has a probation, too
+        ([(0, 50), (1, 2), (2, 2), (0, 50)], [(1, 0), (2, 0)]),
+    ],
+)
+def test_a_new_task_that_is_soon_left_is_merged(plan: Visits, expected: Visits) -> None:
+    assert merges_on_probation(Probation(30), plan) == expected
+
+
+def test_tasks_that_have_passed_are_never_merged() -> None:
+    probation, known = Probation(30), set[int]()
+    assert merges_on_probation(probation, [(0, 50), (1, 50), (0, 50)], known) == []
+    assert merges_on_probation(probation, [(1, 1), (0, 3)] * 100, known) == []
+
+
+def test_merging_asks_for_no_further_merge_of_the_same_task() -> None:
+    probation = Probation(30)
+    assert merges_on_probation(probation, [(0, 50), (1, 5), (2, 5), (1, 50)]) == [(2, 1)]
+    assert probation.before == {}
+    assert probation.reported == {}
+
+
+@pytest.mark.parametrize("observed", [0, 3, 55, 60])
+def test_probation_goes_on_from_its_state(observed: int) -> None:
+    first, second = Probation(30), Probation(30)
+    known = set[int]()
+    merges_on_probation(first, [(0, min(observed, 50)), (1, max(0, observed - 50))], known)
+    second.load_state_dict(first.state_dict())
+    assert second.state_dict() == first.state_dict()
+    rest = [(0, 20), (2, 5), (0, 60)]
+    assert (
+        merges_on_probation(first, rest, set(known))
+        == merges_on_probation(second, rest, set(known))
+        != []
+    )
+    assert second.state_dict() == first.state_dict()

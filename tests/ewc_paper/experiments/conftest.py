@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from matplotlib.axes import Axes
 
-from ewc_paper.experiments import SUMMARIES
-from ewc_paper.figures import style
+from ewc_paper.experiments import SUMMARIES, module_name
+from ewc_paper.figures import plot
 
 
 def drawing_modules() -> list[ModuleType]:
-    """Return the modules of all experiments that save figures."""
+    """Return the modules that save figures, of all experiments."""
     for name in SUMMARIES:
-        import_module(f"ewc_paper.experiments.{name.replace('-', '_')}.figure")
+        import_module(module_name(name, "figure"))
     return [
         module
         for name, module in sys.modules.items()
-        if name.startswith("ewc_paper.experiments.") and getattr(module, "save", None) is style.save
+        if name.startswith("ewc_paper.") and getattr(module, "save", None) is plot.save
     ]
 
 
@@ -51,4 +51,4 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Iterator[Drawn]:
     for module in drawing_modules():
         monkeypatch.setattr(module, "save", figures.save)
     yield figures
-    style.plt.close("all")
+    plot.plt.close("all")

@@ -1,19 +1,27 @@
-"""A part of permuted MNIST describes its tasks and its training, and is made from that alone."""
+"""What the experiments on permuted MNIST share: options, learners, rows."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.tiny import OPTIONS, write_data
+from support.runs import OPTIONS, end, write_data
 
 from ewc_paper.errors import RunError
-from ewc_paper.experiments.fisher_overlap.run import FisherOverlap
-from ewc_paper.experiments.learning_curves.run import LearningCurves
-from ewc_paper.experiments.permuted_mnist import make_learner, make_tasks
-from ewc_paper.experiments.strength.run import Strength
+from ewc_paper.experiments.fisher_overlap import FisherOverlap
+from ewc_paper.experiments.learning_curves import LearningCurves
+from ewc_paper.experiments.permuted_mnist import (
+    accuracy_row,
+    average_accuracy,
+    make_learner,
+    make_tasks,
+    task_ends,
+)
+from ewc_paper.experiments.strength import Strength
 from ewc_paper.mnist.config import TasksConfig, TrainingConfig
+from ewc_paper.runs.schema import SchemaError
 
 
 def test_a_part_has_the_options_and_what_the_experiment_changes() -> None:
@@ -60,3 +68,34 @@ def test_learners_of_one_worker_share_the_data(tmp_path: Path) -> None:
 def test_a_network_too_large_for_memory_is_refused() -> None:
     with pytest.raises(RunError, match="choose a smaller --layers or --width"):
         Strength.preset("quick", layers=100, width=2000)
+
+
+def test_a_row_has_one_accuracy_per_task_so_far() -> None:
+    check = accuracy_row({"tasks": 2}, {})
+    check(end(1, 0.9, 0.8, validation=[0.9, 0.8]))
+    with pytest.raises(SchemaError, match=r"^accuracy: expected 2 values"):
+        check(end(1, 0.9))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"task": 2}, "^task: expected a whole number from 0 to 1, got 2"),
+        ({"accuracy": [1.5]}, "^accuracy.0: expected a number from 0 to 1, got 1.5"),
+        ({"validation": [2]}, "^validation.0: expected"),
+        ({"task_ended": 1}, "^task_ended: expected true or false, got 1"),
+    ],
+)
+def test_other_rows_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(SchemaError, match=said):
+        accuracy_row({"tasks": 2}, {})({**end(0, 0.9), **changes})
+
+
+def test_averages_are_in_percent() -> None:
+    assert average_accuracy(end(1, 0.9, 0.8)) == pytest.approx(85)
+    assert math.isnan(average_accuracy(end(1, 0.9, 0.8, diverged=True)))
+
+
+def test_rows_within_a_task_are_left_out() -> None:
+    within = {**end(0, 0.5), "task_ended": False}
+    assert task_ends([within, end(0, 0.9)]) == [end(0, 0.9)]

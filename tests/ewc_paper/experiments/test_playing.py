@@ -6,11 +6,16 @@ import pytest
 
 from ewc_paper.errors import RunError
 from ewc_paper.experiments.games.run import Games
-from ewc_paper.experiments.perturbation.run import Perturbations
-from ewc_paper.experiments.playing import check_game, check_one_world, make_part
-from ewc_paper.games.arms import ARMS
-from ewc_paper.games.config import AgentConfig
-from ewc_paper.games.experience import replay_bytes
+from ewc_paper.experiments.perturbation import Perturbations
+from ewc_paper.experiments.playing import (
+    ContextUse,
+    check_game,
+    check_one_world,
+    make_part,
+    match_contexts,
+)
+from ewc_paper.games.config import ARMS, AgentConfig
+from ewc_paper.games.replay import replay_bytes
 
 
 def test_a_part_has_the_settings_that_the_experiment_offers() -> None:
@@ -63,7 +68,7 @@ def test_games_of_one_world_are_taken(games: tuple[str, ...]) -> None:
 def test_games_of_two_worlds_and_unknown_games_are_refused() -> None:
     with pytest.raises(RunError, match="got Pong minatar/breakout"):
         check_one_world(("Pong", "minatar/breakout"))
-    with pytest.raises(RunError, match=r"^--game: .*'Pnog'"):
+    with pytest.raises(RunError, match=r"^--game: .*Pnog"):
         check_game("Pnog", "--game")
 
 
@@ -71,7 +76,10 @@ def test_games_of_two_worlds_and_unknown_games_are_refused() -> None:
     ("changes", "said"),
     [
         ({"epsilon_start": 9, "epsilon_end": 8}, "--epsilon-end must be at least"),
-        ({"n_step": 100, "max_episode_steps": 100}, "--n-step must be below 100"),
+        (
+            {"n_step": 100, "max_episode_steps": 100},
+            "--max-episode-steps = 100 leaves each copy 100 steps",
+        ),
         ({"min_history": 40_000}, "--min-history must be at most 39976"),
     ],
 )
@@ -81,3 +89,28 @@ def test_settings_under_which_nothing_is_learned_are_refused(
 ) -> None:
     with pytest.raises(RunError, match=said):
         experiment.preset("laptop", **changes)
+
+
+def test_steps_in_contexts_of_other_games_are_wrong() -> None:
+    uses = [
+        ContextUse(0, "Pong", 60),
+        ContextUse(0, "Krull", 30),
+        ContextUse(0, "Pong", 10),
+        ContextUse(1, "Krull", 95),
+        ContextUse(1, "Pong", 5),
+    ]
+    match = match_contexts(uses)
+    assert match is not None
+    assert match.game_of == {0: "Pong", 1: "Krull"}
+    assert match.correct == pytest.approx(1 - (30 + 5) / 200)
+
+
+def test_a_game_may_have_several_contexts() -> None:
+    match = match_contexts([ContextUse(0, "Pong", 2), ContextUse(1, "Pong", 1)])
+    assert match is not None
+    assert match.game_of == {0: "Pong", 1: "Pong"}
+    assert match.correct == 1.0
+
+
+def test_without_steps_there_is_nothing_to_match() -> None:
+    assert match_contexts([]) is None

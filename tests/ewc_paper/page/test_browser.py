@@ -1,15 +1,18 @@
 """The page in a real browser: drawn, usable, readable everywhere, and without any error."""
 
+import csv
+import io
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from support.browser import PHONE, Browser
-from support.game_runs import make_games
-from support.small_runs import end, make_learning_curves
+from support.games import make_games, write_clip
+from support.runs import end, make_learning_curves
 
 from ewc_paper.page.report import build_page
 from ewc_paper.page.watch import Server
@@ -36,7 +39,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Addresses of the pages of stored runs, and of one with films."""
     place = tmp_path_factory.mktemp("pages")
     runs = {name: RESULTS / name for name in STORED}
-    runs["films"] = make_games(place / "games").path
+    films = make_games(place / "games")
+    write_clip(films, "plain-seed0", "Pong", 5, folder="clips/untrained")
+    runs["films"] = films.path
     for name, run in runs.items():
         (place / f"{name}.html").write_bytes(build_page([run]))
     return {name: (place / f"{name}.html").as_uri() for name in runs}
@@ -204,7 +209,105 @@ def test_films_play_and_pause(browser: Browser, pages: dict[str, str]) -> None:
         })
         """
     )
-    assert sorted(shown) == [3, 6]  # the shorter film stays at its end
+    assert sorted(shown) == [3, 4, 6]  # a shorter film stays at its end
+    assert texts(browser, ".moment") == ["before any training", "at the end, after all games"]
+
+
+def test_one_legend_switches_what_several_figures_have(
+    browser: Browser, pages: dict[str, str]
+) -> None:
+    browser.open(pages["films"])
+    count = """
+        return [...document.querySelectorAll('figure')]
+          .map((one) => one.querySelectorAll('path, canvas').length)
+        """
+    before = browser.run(count)
+    labels = texts(browser, "fieldset.key label")
+    assert labels.count("plain training") == 1
+    switch(browser, "plain training").click()
+    without = browser.run(count)
+    changed = [one != other for one, other in zip(before, without, strict=True)]
+    # all but the schedule and the contexts, which do not show arms
+    assert changed == [True, False, True, True, False, True]
+    switch(browser, "plain training").click()
+    assert browser.run(count) == before
+    # what only one figure shows is switched there
+    (schedule,) = [one for one in browser.find("figure") if "Which game is trained" in one.text]
+    assert "being trained" in schedule.text
+    assert browser.console() == []
+
+
+def test_two_seeds_are_lines_and_three_a_band(browser: Browser, pages: dict[str, str]) -> None:
+    areas = "return document.querySelectorAll('figure svg [fill-opacity=\"0.16\"]').length"
+    browser.open(pages["films"])  # two seeds
+    assert browser.run(areas) == 0
+    assert [switch(browser, f"seed {seed}").is_selected() for seed in (0, 1)] == [True, True]
+    lines = browser.run(LINES)
+    switch(browser, "seed 0").click()
+    assert browser.run(LINES) < lines
+    browser.open(pages["many-tasks-laptop"])  # three
+    assert browser.run(areas) > 0
+    assert not switch(browser, "seed 10").is_selected()
+
+
+def test_figures_are_saved_as_svg_and_csv(
+    browser: Browser, pages: dict[str, str], tmp_path: Path
+) -> None:
+    allowed = {"behavior": "allow", "downloadPath": str(tmp_path)}
+    browser.driver.execute_cdp_cmd("Browser.setDownloadBehavior", allowed)
+    browser.open(pages["many-tasks-laptop"], dark=True)
+    for button in browser.find(".tools button"):
+        button.click()
+    files = [tmp_path / "many-tasks.svg", tmp_path / "many-tasks.csv"]
+    browser.wait(lambda: all(file.is_file() for file in files))
+    picture = ElementTree.parse(files[0]).getroot()
+    said = [text.strip() for text in picture.itertext()]
+    assert {"EWC", "SGD + dropout", "number of tasks"} <= set(said)
+    assert "Average test accuracy over all tasks so far, as tasks are added" in said
+    drawn = files[0].read_text()
+    assert "#c8282d" in drawn  # in light colors
+    assert "var(" not in drawn
+    rows = list(csv.reader(files[1].open(newline="")))
+    assert rows[0] == ["kind", "panel", "label", "seed", "x", "y", "x to"]
+    (last,) = [row for row in rows if row[2:5] == ["EWC", "seed 10", "10"]]
+    assert float(last[5]) == pytest.approx(97.26, abs=0.005)
+    assert browser.console() == []
+
+
+def test_a_text_in_a_table_is_no_formula(browser: Browser, pages: dict[str, str]) -> None:
+    browser.open(pages["schematic"])
+    made = browser.run(
+        """
+        const level = { label: '=1+1,"x"', upright: false, value: 2 };
+        const none = { series: [], dots: [], boxes: [] };
+        const panel = { title: '', ...none, levels: [level], y: { names: [] } };
+        return ewc.csv({ panels: [panel] });
+        """
+    )
+    assert list(csv.reader(io.StringIO(made)))[1] == ["level", "", '\'=1+1,"x"', "", "", "2", ""]
+
+
+def test_the_command_is_copied_or_selected(browser: Browser, pages: dict[str, str]) -> None:
+    browser.open(pages["many-tasks-laptop"])
+    button = browser.find(".command button")[0]
+    browser.run("arguments[0].scrollIntoView({block: 'center'})", button)
+    button.click()
+    browser.wait(lambda: button.text in ("Copied", "Selected"))
+    if button.text == "Selected":
+        assert browser.run("return String(getSelection())") == (
+            "ewc run many-tasks --preset laptop --seed 10"
+        )
+
+
+def test_contents_and_anchors_lead_to_their_places(browser: Browser, pages: dict[str, str]) -> None:
+    browser.open(pages["games-laptop"])
+    for link in (browser.find(".contents a")[-3], browser.find("a.anchor")[-1]):
+        browser.run("arguments[0].click()", link)
+        place = link.get_attribute("href").partition("#")[2]
+        top = browser.run(
+            "return document.getElementById(arguments[0]).getBoundingClientRect().top", place
+        )
+        assert 0 <= top < 900
 
 
 def test_a_run_named_like_a_script_is_shown_and_not_run(browser: Browser, tmp_path: Path) -> None:

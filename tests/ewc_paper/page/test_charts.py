@@ -1,17 +1,47 @@
-"""The data on the page are those of the panels, and the tables and sentences say the same."""
+"""Figures as data for the page, their dark colors, and films."""
 
+import io
 import math
+from itertools import combinations
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
+from PIL import Image
 
-from ewc_paper.figures.panel import Box, Dots, Figure, Film, Level, Note, Panel, Region, Series
-from ewc_paper.figures.style import LOOKS
-from ewc_paper.page.charts import figure_caption, number, number_tables, panel_data, summary
-from ewc_paper.page.films import sheets
+from ewc_paper.figures.names import ARM_LABELS, METHOD_LABELS
+from ewc_paper.figures.panel import (
+    BLUE,
+    DARK,
+    LOOKS,
+    Box,
+    Dots,
+    Figure,
+    Film,
+    Level,
+    Note,
+    Panel,
+    Region,
+    Series,
+)
+from ewc_paper.page.charts import (
+    DARK_PAGE,
+    LONGEST,
+    contrast,
+    dark,
+    dark_area,
+    dark_picture,
+    figure_caption,
+    number,
+    number_tables,
+    panel_data,
+    sheets,
+    summary,
+)
 
-EWC = Series("EWC", LOOKS["ewc"], [1, 2], {"seed 0": [90.0, 80.0], "seed 1": [92.0, math.nan]})
+VALUES = {"seed 0": [90.0, 80.0], "seed 1": [92.0, math.nan], "seed 2": [91.0, math.nan]}
+EWC = Series("EWC", LOOKS["ewc"], [1, 2], VALUES)
 LINE = Series("SGD", LOOKS["sgd"], [2, 2], {"": [0.5, 0.25]}, "all")
 
 
@@ -19,7 +49,7 @@ def test_a_line_has_its_seeds_mean_and_deviation() -> None:
     (found,) = panel_data(Panel("x", "y", series=[EWC]))["series"]
     assert found["x"] == [1, 2]
     assert found["mean"] == [91.0, 80.0]
-    assert found["deviation"][0] == pytest.approx(math.sqrt(2))
+    assert found["deviation"][0] == pytest.approx(1)
     assert found["seeds"]["seed 0"] == [90.0, 80.0]
     assert (found["color"], found["dash"]) == ("#c8282d", [])
 
@@ -84,9 +114,16 @@ def test_the_table_has_a_row_per_position_and_a_column_per_line() -> None:
     rows = [[cell.text or "" for cell in row] for row in root.iter("tr")]
     assert rows == [
         ["tasks", "EWC", "SGD"],
-        ["1", "91 ± 1.414", ""],
+        ["1", "91 ± 1", ""],
         ["2", "80 ± –", "0.5, then 0.25"],
     ]
+
+
+def test_two_seeds_stand_beside_their_mean() -> None:
+    pair = Series("EWC", LOOKS["ewc"], [1], {"seed 0": [90.0], "seed 1": [92.0]})
+    (table,) = number_tables(Figure("f", "t", "c", [Panel("tasks", series=[pair])]))
+    assert "<td>91 (90, 92)</td>" in table
+    assert panel_data(Panel(series=[pair]))["series"][0]["deviation"] is None
 
 
 def test_ways_and_steps_have_no_table() -> None:
@@ -105,4 +142,76 @@ def test_numbers_are_short(value: float, text: str) -> None:
 
 
 def test_a_caption_is_escaped() -> None:
-    assert "<i>" not in figure_caption(Figure("f", "<i>", "<i>", []))
+    assert "<i>" not in figure_caption(Figure("f", "<i>", "<i>", []), "run0-figure0")
+
+
+def test_a_picture_for_a_dark_page_has_its_color_and_light_lines() -> None:
+    light = (
+        '<svg xmlns="http://www.w3.org/2000/svg"><path style="fill: #ffffff"/>'
+        f'<path style="stroke: {BLUE}; fill: none"/><text>a</text></svg>'
+    )
+    shown = ElementTree.fromstring(dark_picture(light, "#1e2129"))
+    background, line, _ = shown
+    assert background.get("style") == "fill: #1e2129"
+    assert line.get("style") == f"stroke: {DARK[BLUE]}; fill: none"
+    assert shown.get("fill") == "#ffffff"  # of all that has no color of its own
+
+
+def test_contrast_is_that_of_wcag() -> None:
+    assert contrast("#ffffff", "#000000") == pytest.approx(21)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_every_line_can_be_seen(name: str) -> None:
+    assert contrast(dark(LOOKS[name].color), DARK_PAGE) >= 3
+
+
+@pytest.mark.parametrize("names", [tuple(METHOD_LABELS), tuple(ARM_LABELS)])
+def test_colors_of_one_figure_stay_different(names: tuple[str, ...]) -> None:
+    colors = [to_rgb(dark(LOOKS[name].color)) for name in names]
+    for one, other in combinations(colors, 2):
+        assert max(abs(a - b) for a, b in zip(one, other, strict=True)) > 0.15
+
+
+def test_a_color_that_can_be_seen_stays_and_black_becomes_white() -> None:
+    assert dark("#f5a5e7") == "#f5a5e7"
+    assert dark("#000000") == "#ffffff"
+    assert dark(BLUE) == DARK[BLUE]
+
+
+def test_a_light_area_becomes_dark_so_that_lines_on_it_are_seen() -> None:
+    for color in ("#ededed", "#f5e3b5", "#b9b9b9"):
+        for name in METHOD_LABELS:
+            assert contrast(dark(LOOKS[name].color), dark_area(color)) >= 2
+    assert dark_area("#1f77b4") == dark("#1f77b4")
+
+
+NOISE = np.random.default_rng(0).integers(0, 256, (60, 8, 6), np.uint8)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 60])
+def test_every_picture_is_in_its_place(count: int) -> None:
+    (sheet,) = sheets([Film("EWC", NOISE[:count], 70)], 10**6)
+    picture = np.asarray(Image.open(io.BytesIO(sheet.png)))
+    assert (sheet.frames, sheet.milliseconds) == (count, 70)
+    for frame in range(count):
+        row, column = divmod(frame, sheet.columns)
+        shown = picture[row * 8 : (row + 1) * 8, column * 6 : (column + 1) * 6]
+        np.testing.assert_array_equal(shown, NOISE[frame])
+
+
+def test_what_is_too_large_shows_fewer_pictures_for_longer() -> None:
+    film = Film("EWC", NOISE, 70)
+    (whole,) = sheets([film], 10**6)
+    budget = len(whole.png) // 3
+    (found,) = sheets([film], budget)
+    assert len(found.png) <= budget
+    assert (found.frames, found.milliseconds) == (15, 280)
+    assert sheets([film], 10) == []
+
+
+def test_a_long_film_ends_early_and_no_film_needs_nothing() -> None:
+    (sheet,) = sheets([Film("EWC", np.zeros((LONGEST + 50, 2, 2), np.uint8), 70)], 10**6)
+    assert sheet.frames == LONGEST
+    assert sheets([], 0) == []

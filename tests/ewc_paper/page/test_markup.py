@@ -1,15 +1,30 @@
-"""A text never becomes markup: it is escaped in elements, in attributes and in scripts."""
+"""HTML: escaping, tables, and the document that may load nothing."""
 
+import base64
+import hashlib
 import json
 import math
+import re
 from html.parser import HTMLParser
 from typing import Any
+from xml.etree import ElementTree
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
+from rich.table import Table
 
-from ewc_paper.page.markup import Markup, escape, join, script_data, tag
+from ewc_paper.page.markup import (
+    LIMIT,
+    Markup,
+    document,
+    escape,
+    join,
+    script_data,
+    table_markup,
+    tag,
+    terminal_tables,
+)
 
 
 class Reader(HTMLParser):
@@ -77,3 +92,77 @@ def test_data_cannot_end_its_script(text: str) -> None:
 )
 def test_numbers_are_json(value: Any, stored: Any) -> None:
     assert json.loads(Reader(script_data(value)).text) == stored
+
+
+def test_headings_are_marked_and_cells_are_escaped() -> None:
+    found = ElementTree.fromstring(table_markup("title", ["", "a"], [["<x>", "1"], ["", "2"]]))
+    assert found.get("tabindex") == "0"
+    assert found.get("aria-label") == found.findtext("table/caption") == "title"
+    assert [one.get("scope") for one in found.iter("th")] == ["col", "col", "row"]
+    rows = [[cell.text or "" for cell in row] for row in found.iter("tr")]
+    assert rows == [["", "a"], ["<x>", "1"], ["", "2"]]
+
+
+def test_a_grid_of_tables_is_one_table_after_another() -> None:
+    grid, first, second = Table.grid(), Table("a", title="first"), Table("b", title="second")
+    first.add_row("1")
+    second.add_row("2")
+    grid.add_row(first)
+    grid.add_row(second)
+    titles = [
+        ElementTree.fromstring(one).findtext("table/caption") for one in terminal_tables(grid)
+    ]
+    assert titles == ["first", "second"]
+
+
+def test_a_table_without_rows_is_left_out() -> None:
+    assert list(terminal_tables(Table("a"))) == []
+    assert list(terminal_tables(Table.grid())) == []
+
+
+PAGE = document("<title>", tag("p", "content")).decode()
+
+
+def source(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def policy(page: str) -> dict[str, str]:
+    (content,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)
+    rules = content.replace("&#x27;", "'").split("; ")
+    return dict(rule.split(" ", 1) for rule in rules)
+
+
+def test_exactly_the_scripts_and_the_style_of_the_page_are_allowed() -> None:
+    scripts = re.findall(r"<script>(.*?)</script>", PAGE, re.DOTALL)
+    (style,) = re.findall(r"<style>(.*?)</style>", PAGE, re.DOTALL)
+    assert len(scripts) == 5
+    assert policy(PAGE)["script-src"].split() == [source(script) for script in scripts]
+    assert policy(PAGE)["style-src"] == source(style)
+
+
+@pytest.mark.parametrize(("live", "connect"), [(False, "'none'"), (True, "'self'")])
+def test_only_a_live_page_asks_its_server(live: bool, connect: str) -> None:
+    page = document("title", tag("p"), live=live).decode()
+    assert policy(page)["connect-src"] == connect
+    assert ("data-live" in page.partition("<head>")[0]) == live
+    assert policy(page)["default-src"] == "'none'"
+    assert "unsafe" not in str(policy(page))
+
+
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    assert not re.findall(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=", PAGE)
+    assert not re.findall(r"@import|url\(", re.findall(r"<style>(.*?)</style>", PAGE, re.DOTALL)[0])
+
+
+def test_the_title_is_escaped_and_the_page_is_small() -> None:
+    assert "<title>&lt;title&gt;</title>" in PAGE
+    assert len(PAGE) < LIMIT / 8
+
+
+def test_the_licenses_of_the_libraries_are_with_them() -> None:
+    from importlib.resources import files
+
+    vendor = files("ewc_paper.page") / "assets" / "vendor"
+    for name in ("d3", "plot"):
+        assert "Permission to use, copy" in (vendor / f"{name}.LICENSE").read_text()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.small_runs import end, make_learning_curves
+from support.runs import end, make_learning_curves
 
 from ewc_paper.page import watch
 from ewc_paper.page.watch import CONNECTIONS, REQUEST_BYTES, LivePage, Server
@@ -95,7 +95,7 @@ def test_a_new_measurement_is_on_the_page(server: Server, tmp_path: Path) -> Non
 def test_the_end_of_a_run_is_on_the_page(server: Server, tmp_path: Path) -> None:
     with watch.RunDirectory(tmp_path / "run").locked():
         assert b"<dd>running</dd>" in ask(server)[2]
-    assert b"<dd>not running</dd>" in ask(server)[2]
+    assert b"<dd>running</dd>" not in ask(server)[2]
 
 
 @pytest.mark.parametrize(
@@ -140,6 +140,13 @@ def test_another_host_is_refused(server: Server, host: str) -> None:
     assert status in (400, 421)
     assert b"<h1>" not in content
     assert_serves(server)
+
+
+def test_a_forwarded_port_of_another_number_is_explained(server: Server) -> None:
+    port = port_of(server)
+    status, _, content = ask(server, Host="127.0.0.1:1")
+    assert status == 421
+    assert f"ssh -L {port}:127.0.0.1:{port} MACHINE".encode() in content
 
 
 def test_no_host_and_two_hosts_are_refused(server: Server) -> None:
@@ -232,7 +239,11 @@ def test_more_clients_than_threads_are_turned_away_and_it_recovers(server: Serve
     try:
         time.sleep(0.3)
         assert threading.active_count() < CONNECTIONS + 10
-        assert say(server, b"GET / HTTP/1.1\r\n\r\n") == b""
+        for request in (b"GET / HTTP/1.1\r\n\r\n", b""):  # also to one that says nothing
+            answer = say(server, request)
+            assert answer.startswith(b"HTTP/1.0 503 Service Unavailable\r\n")
+            assert b"Retry-After: 2\r\n" in answer
+            assert b"try again in a moment" in answer
         assert [one.recv(1) for one in idle] == [b""] * CONNECTIONS  # all were cut off in time
     finally:
         for one in idle:
@@ -252,6 +263,27 @@ def test_what_is_wrong_is_said_on_the_page(tmp_path: Path) -> None:
     shown = page.latest()[1]
     assert b"&lt;script&gt;alert(1)&lt;!--</h2>" in shown
     assert b"<script>alert(1)" not in shown
+
+
+def test_files_that_are_something_else_are_no_reason_to_hang_up(tmp_path: Path) -> None:
+    run = make_learning_curves(tmp_path / "run")
+    (run.path / "lock").mkdir()
+    os.mkfifo(run.path / "parts" / "ewc" / "checkpoint.safetensors")
+    page = LivePage(run.path)
+    assert b"every checkpoint in" in page.latest()[1]
+    (run.path / "parts" / "ewc" / "checkpoint.safetensors").unlink()
+    assert b"<h1>run</h1>" in page.latest()[1]
+    place = os.fsencode(run.path) + b"/parts/\xff\xfe"
+    os.mkdir(place)
+    with open(place + b"/config.json", "w") as file:
+        file.write("{}")
+    assert b"its name cannot be shown" in page.latest()[1]
+
+
+def test_a_directory_whose_name_is_not_utf_8_is_shown(tmp_path: Path) -> None:
+    run = make_learning_curves(tmp_path / "run")
+    os.rename(run.path, os.fsencode(tmp_path) + b"/\xff")
+    assert b"<h1>?</h1>" in LivePage(tmp_path / os.fsdecode(b"\xff")).latest()[1]
 
 
 def test_a_page_is_built_once_for_many_readers(

@@ -75,9 +75,9 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b"{", r"config is damaged: expected JSON, got b'{'"),
-        (b"[1]", r"config is damaged: expected a JSON object, got b'\[1\]'"),
-        (b"9" * 50, rf"expected a JSON object, got b'{'9' * 40}'\.\.\."),
+        (b"{", r"config is damaged: expected JSON, got \{$"),
+        (b"[1]", r"config is damaged: expected a JSON object, got \[1\]$"),
+        (b"9" * 50, rf"expected a JSON object, got {'9' * 40}"),
     ],
 )
 def test_a_damaged_record_is_named(text: bytes, said: str) -> None:

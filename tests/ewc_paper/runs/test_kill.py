@@ -10,16 +10,20 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from support.tiny import FLAGS, OPTIONS, write_data
+from support.runs import FLAGS, OPTIONS, run_through, write_data
 
-from ewc_paper.experiments.learning_curves.run import LearningCurves
-from ewc_paper.runs import checkpoint
+from benchmarks.cluster.engines import start_cluster
+from ewc_paper.cli import main
+from ewc_paper.cli import run as run_command
+from ewc_paper.experiments.learning_curves import LearningCurves
+from ewc_paper.page import report
+from ewc_paper.runs import checkpoint, engine
 from ewc_paper.runs.checkpoint import load_checkpoint
 from ewc_paper.runs.directory import RunDirectory
-from ewc_paper.runs.loop import carry_on
 
 # A child of fork starts at once, with torch loaded: many kills in a short time.
 fork = multiprocessing.get_context("fork")
@@ -28,7 +32,7 @@ fork = multiprocessing.get_context("fork")
 def train(run: RunDirectory, data: Path, before: Callable[[], None] = lambda: None) -> None:
     (part,) = LearningCurves.preset("quick", **OPTIONS, data=str(data), methods=("ewc",)).parts()
     before()
-    carry_on(part.make(part.config), run, checkpoint_seconds=0)
+    run_through(part.make(part.config), run, checkpoint_seconds=0)
 
 
 def run_dir(path: Path) -> RunDirectory:
@@ -60,6 +64,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
     return run.path
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments(tmp_path: Path, data: Path, whole: Path) -> None:
     fresh = (run_dir(tmp_path / f"run{number}") for number in itertools.count())
     run, moments, kills = next(fresh), random.Random(0), 0
@@ -116,7 +121,7 @@ def test_the_command_line_killed_at_random_moments(tmp_path: Path, data: Path, w
     """All of it: the parent is killed, its workers end with it, and --resume continues."""
     run = ["run", "learning-curves", "--data", str(data), "--out", str(tmp_path / "run"), *FLAGS]
     options = ["--methods", "ewc", "--checkpoint-seconds", "0"]
-    command = [sys.executable, "-m", "ewc_paper.cli", *run, *options]
+    command = [sys.executable, "-m", "ewc_paper", *run, *options]
     moments = random.Random(1)
     for _ in range(3):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -130,3 +135,139 @@ def test_the_command_line_killed_at_random_moments(tmp_path: Path, data: Path, w
             command.append("--resume")
     subprocess.run(command, check=True, capture_output=True)
     assert_same_end(tmp_path / "run" / "parts" / "ewc", whole)
+
+
+KILLS = int(os.environ.get("EWC_KILLS", "10"))  # by hand: EWC_KILLS=100, of which a fifth on Ray
+TINY = {
+    "schematic": ["--samples", "50", "--gradient-steps", "300", "--grid", "5"],
+    "learning-curves": [*FLAGS, "--methods", "ewc", "sgd"],
+    "many-tasks": [*FLAGS, "--validation-samples", "40", "--methods", "ewc", "dropout"],
+    "fisher-overlap": [*FLAGS, "--squares", "8", "26"],
+    "strength": [*FLAGS, "--strengths", "1", "100", "--ways", "proximal"],
+}
+
+
+def tiny_run(experiment: str, data: Path, out: Path) -> list[str]:
+    own = [] if experiment == "schematic" else ["--data", str(data)]
+    options = [*own, "--checkpoint-seconds", "0", "--out", str(out)]
+    return ["run", experiment, *TINY[experiment], *options]
+
+
+def run_quickly(arguments: list[str]) -> None:
+    """The command in a process of its own; its workers start at once, and it draws nothing."""
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    engine.multiprocessing.get_context = lambda kind: fork  # type: ignore[assignment]
+    run_command.show_run = lambda *given: None  # type: ignore[assignment]
+    report.write_report = lambda directory: directory
+    os._exit(main(arguments))
+
+
+def ended(arguments: list[str], seconds: float | None) -> bool:
+    """Run a command and kill it after some time; true if it had come to its end."""
+    child = fork.Process(target=run_quickly, args=(arguments,))
+    child.start()
+    child.join(seconds)
+    if child.exitcode is None:
+        os.kill(child.pid or 0, signal.SIGKILL)
+        child.join()
+    assert child.exitcode in (0, -signal.SIGKILL)
+    return child.exitcode == 0
+
+
+def assert_same_run(run: Path, whole: Path) -> None:
+    """Options, measurements, the last state and the checksums are the same, bit for bit."""
+    assert (run / "SHA256SUMS").read_bytes() == (whole / "SHA256SUMS").read_bytes()
+    parts = sorted(part.name for part in (whole / "parts").iterdir() if part.is_dir())
+    assert sorted(part.name for part in (run / "parts").iterdir() if part.is_dir()) == parts
+    for name in parts:
+        mine, other = run / "parts" / name, whole / "parts" / name
+        assert (mine / "metrics.jsonl").read_bytes() == (other / "metrics.jsonl").read_bytes()
+        assert_same_state(load_checkpoint(mine), load_checkpoint(other))
+
+
+def assert_same_state(first: Any, second: Any) -> None:
+    if isinstance(first, torch.Tensor):
+        assert torch.equal(first, second)
+    elif isinstance(first, dict):
+        assert first.keys() == second.keys()
+        for name in first:
+            assert_same_state(first[name], second[name])
+    else:
+        assert first == second
+
+
+@pytest.mark.slow
+def test_five_experiments_killed_at_random_moments_end_as_if_they_were_not(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.multiprocessing, "get_context", lambda kind: fork)
+    monkeypatch.setattr(run_command, "show_run", lambda *given: None)
+    monkeypatch.setattr(report, "write_report", lambda directory: directory)
+    kills = dict.fromkeys(TINY, 0)
+    lasts: dict[str, float] = {}
+    for number, experiment in enumerate(itertools.cycle(TINY)):
+        if sum(kills.values()) >= KILLS - KILLS // 5:
+            break
+        whole, run = tmp_path / "whole" / experiment, tmp_path / str(number)
+        if experiment not in lasts:
+            assert main(tiny_run(experiment, data, whole)) == 0  # here: children import nothing
+            start = time.monotonic()
+            assert ended(tiny_run(experiment, data, tmp_path / "timed" / experiment), None)
+            lasts[experiment] = time.monotonic() - start
+        moments, command = random.Random(number), tiny_run(experiment, data, run)
+        for _ in range(4):
+            if ended(command, moments.uniform(0.05, 0.6) * lasts[experiment]):
+                break
+            kills[experiment] += 1
+            if run.exists() and "--resume" not in command:
+                command.append("--resume")
+        resume = ["--resume"] if (run / "config.json").exists() else []
+        assert ended([*tiny_run(experiment, data, run), *resume], None)
+        assert_same_run(run, whole)
+    print("kills:", kills)
+
+
+@pytest.mark.slow
+def test_drivers_of_a_ray_cluster_killed_at_random_moments_end_as_if_they_were_not(
+    tmp_path: Path, data: Path
+) -> None:
+    cluster = start_cluster(nodes=2)
+    kills = dict.fromkeys(TINY, 0)
+    try:
+        for number, experiment in enumerate(itertools.cycle(TINY)):
+            if sum(kills.values()) >= KILLS // 5:
+                break
+            whole, run = tmp_path / "whole" / experiment, tmp_path / str(number)
+            if not whole.exists():
+                assert ended(tiny_run(experiment, data, whole), None)  # by the other engine
+            command = [sys.executable, "-m", "ewc_paper", *tiny_run(experiment, data, run)]
+            command += ["--engine", "ray", "--address", cluster.address]
+            moments = random.Random(number)
+            for _ in range(2):
+                killed = run_until_killed(command, moments.uniform(0.0, 2.0), run)
+                kills[experiment] += killed
+                if (run / "config.json").exists() and "--resume" not in command:
+                    command.append("--resume")
+            subprocess.run(command, check=True, capture_output=True)
+            assert_same_run(run, whole)
+            assert not list(run.rglob(".token-*"))
+    finally:
+        cluster.shutdown()
+    print("kills on Ray:", kills)
+
+
+def run_until_killed(command: list[str], seconds: float, run: Path) -> bool:
+    """Kill a process some time after it has begun to write its run; false if it ended before."""
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command, **quiet)  # type: ignore[call-overload]
+    progress = run / "progress.json"
+    before = progress.stat().st_mtime_ns if progress.exists() else 0
+    while process.poll() is None:
+        if progress.exists() and progress.stat().st_mtime_ns != before:
+            break
+        time.sleep(0.05)
+    time.sleep(seconds)
+    killed = process.poll() is None
+    process.kill()
+    process.wait()
+    return killed

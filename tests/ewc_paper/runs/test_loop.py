@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.runs import run_through
 
 from ewc_paper.errors import Interrupted
 from ewc_paper.runs.directory import RunDirectory
-from ewc_paper.runs.loop import KeepsFiles, carry_on
+from ewc_paper.runs.loop import KeepsFiles
 
 
 class Counter:
@@ -53,23 +54,23 @@ class Ring(Counter):
 def test_files_are_kept_in_the_directory_of_the_part(tmp_path: Path) -> None:
     ring = Ring()
     with pytest.raises(Interrupted):
-        carry_on(ring, RunDirectory(tmp_path), stop=lambda: True)
+        run_through(ring, RunDirectory(tmp_path), stop=lambda: True)
     assert ring.file == tmp_path / "ring"
     resumed = Ring()
-    carry_on(resumed, RunDirectory(tmp_path))
+    run_through(resumed, RunDirectory(tmp_path))
     assert (resumed.file, resumed.loaded) == (tmp_path / "ring", 1)
 
 
 def test_a_checkpoint_is_written_as_soon_as_the_files_need_one(tmp_path: Path) -> None:
     ring = Ring()
-    carry_on(ring, RunDirectory(tmp_path), checkpoint_seconds=1e9)
+    run_through(ring, RunDirectory(tmp_path), checkpoint_seconds=1e9)
     assert ring.saved == [4, 8, 10]
 
 
 def test_what_keeps_no_files_is_saved_by_the_clock_alone(tmp_path: Path) -> None:
     counter = Counter()
     assert not isinstance(counter, KeepsFiles)
-    carry_on(counter, RunDirectory(tmp_path), checkpoint_seconds=1e9)
+    run_through(counter, RunDirectory(tmp_path), checkpoint_seconds=1e9)
     assert counter.saved == [10]
 
 
@@ -77,7 +78,7 @@ def test_a_pause_comes_at_its_progress_and_the_rest_later(tmp_path: Path) -> Non
     directory = RunDirectory(tmp_path)
     for until, reached in ((0.25, 3), (0.25, 3), (0.5, 5), (1.0, 10)):
         counter = Counter()
-        carry_on(counter, directory, checkpoint_seconds=1e9, until=until)
+        run_through(counter, directory, checkpoint_seconds=1e9, until=until)
         assert counter.count == reached
         assert [row["count"] for row in directory.rows()] == list(range(1, reached + 1))
         assert directory.finished() == (until == 1.0)

@@ -4,6 +4,7 @@ Each test that needs it starts a cluster, which takes about ten seconds.
 """
 
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,18 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.quick_learners import make_dying, make_failing, make_logged, make_short
-from support.tiny import OPTIONS, write_data
+from support.runs import OPTIONS, make_dying, make_failing, make_logged, make_short, write_data
 
-from benchmarks.engines import NODE, start_cluster
-from benchmarks.search_on_ray import results
+from benchmarks.cluster.engines import NODE, start_cluster
+from benchmarks.cluster.search_on_ray import results
 from ewc_paper.errors import RunError
-from ewc_paper.experiments.many_tasks.run import ManyTasks
+from ewc_paper.experiments.many_tasks import ManyTasks
 from ewc_paper.runs import ray_engine
 from ewc_paper.runs.directory import RunDirectory
-from ewc_paper.runs.engine import Ended, Job, Part, Report
-from ewc_paper.runs.local import LocalEngine
-from ewc_paper.runs.ray_engine import Correspondent, Mailbox, RayEngine
+from ewc_paper.runs.engine import Ended, Job, LocalEngine, Part, Report
+from ewc_paper.runs.ray_engine import (
+    Correspondent,
+    Mailbox,
+    RayEngine,
+    read_files,
+    try_address,
+    write_files,
+)
 from ewc_paper.sweeps.search import search
 from ewc_paper.sweeps.sweep import Plan, Sweep
 
@@ -39,14 +45,8 @@ def cluster() -> Iterator[Any]:
 
 
 def run(engine: RayEngine | LocalEngine, jobs: list[Job], seconds: float = 0) -> dict[str, Ended]:
-    ends: dict[str, Ended] = {}
-
-    def tell(news: Report | Ended) -> None:
-        if isinstance(news, Ended):
-            ends[news.part] = news
-
-    engine.run(jobs, checkpoint_seconds=seconds, tell=tell)
-    return ends
+    events = engine.run(jobs, checkpoint_seconds=seconds)
+    return {event.part: event for event in events if isinstance(event, Ended)}
 
 
 def job(directory: Path, name: str, make: Any, **config: Any) -> Job:
@@ -56,7 +56,8 @@ def job(directory: Path, name: str, make: Any, **config: Any) -> Job:
 def sweep_on(engine: RayEngine | LocalEngine, path: Path, plan: Plan) -> Sweep:
     sweep = Sweep(path)
     sweep.write(plan)
-    search(sweep, plan, engine=engine, checkpoint_seconds=30, show=lambda report: None)
+    for _ in search(sweep, plan, engine=engine, checkpoint_seconds=30):
+        pass
     return sweep
 
 
@@ -119,6 +120,7 @@ def test_without_shared_storage_files_come_back(tmp_path: Path, cluster: Any) ->
     directory.check()
     assert directory.finished()
     assert sorted(file.name for file in directory.path.iterdir()) == [
+        "SHA256SUMS",
         "checkpoint.safetensors",
         "config.json",
         "metrics.jsonl",
@@ -139,15 +141,13 @@ def test_failures_are_told_and_do_not_end_the_others(tmp_path: Path, cluster: An
     assert not list(tmp_path.glob(".token*"))
 
 
-def test_parts_stop_after_checkpoints_if_their_reports_cannot_be_shown(
+def test_parts_stop_after_checkpoints_if_nobody_listens_any_more(
     tmp_path: Path, cluster: Any
 ) -> None:
-    def tell(news: Report | Ended) -> None:
-        raise RunError("enough")
-
     slow = job(tmp_path, "slow", make_short, seconds=0.7)
-    with pytest.raises(RunError, match="enough"):
-        RayEngine(cluster.address).run([slow], checkpoint_seconds=1e9, tell=tell)
+    events = RayEngine(cluster.address).run([slow], checkpoint_seconds=1e9)
+    next(events)
+    events.close()
     state = RunDirectory(slow.directory).load()
     assert state is not None
     assert 0 < state["count"] < 10
@@ -198,14 +198,78 @@ def test_the_mailbox_keeps_reports_until_they_are_taken() -> None:
     assert mailbox.put([])
 
 
+def refused_address(address: str) -> str:
+    began = time.monotonic()
+    with pytest.raises(RunError) as caught:
+        try_address(address)
+    assert time.monotonic() - began < 3
+    return str(caught.value)
+
+
 def test_an_address_without_a_cluster_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_engine, "PATIENCE_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        nobody = f"127.0.0.1:{free.getsockname()[1]}"
+    said = refused_address(nobody)
+    assert said.startswith(f"no Ray cluster answers at --address {nobody} (Connection refused)")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        said = refused_address(f"127.0.0.1:{silent.getsockname()[1]}")
+    assert "no answer within" in said
+    assert "no Ray cluster answers at --address no.such.host.invalid:6379" in refused_address(
+        "no.such.host.invalid:6379"
+    )
+
+
+def test_what_answers_and_is_no_cluster_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as web:
+
+        def answer() -> None:
+            connected, _ = web.accept()
+            with connected:
+                connected.recv(1000)
+                connected.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        said = refused_address(f"127.0.0.1:{web.getsockname()[1]}")
+    assert said.endswith("is no Ray cluster")
+
+
+def test_the_address_of_a_cluster_is_taken(cluster: Any) -> None:
+    try_address(cluster.address)
+
+
+def test_the_engine_tries_the_address_before_ray_does(monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
-    def refuse(*given: Any, **more: Any) -> None:
-        raise ConnectionError("nobody answers\nat all")
-
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", refuse)
+    monkeypatch.setattr(ray, "init", lambda *given, **more: pytest.fail("Ray was asked first"))
     jobs = [job(Path("/nowhere"), "short", make_short)]
-    with pytest.raises(RunError, match=r"cannot connect to Ray at --address 127.0.0.1:1 \(nobody"):
+    with pytest.raises(RunError, match=r"no Ray cluster answers at --address 127.0.0.1:1 "):
         run(RayEngine("127.0.0.1:1"), jobs)
+
+
+def test_tokens_that_a_killed_driver_left_are_removed(tmp_path: Path, cluster: Any) -> None:
+    (tmp_path / ".token-0123").touch()
+    (tmp_path / ".token-0123.stop").touch()
+    run(RayEngine(cluster.address), [job(tmp_path, "short", make_short)])
+    assert not list(tmp_path.glob(".token-*"))
+
+
+def test_files_are_written_with_the_checkpoint_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    one = Job("a", tmp_path, Part("a", {}, make_short, temporary_files=("*.bin",)))
+    given = {"checkpoint.safetensors": b"1", "metrics.jsonl": b"2", "clips/a.png": b"3"}
+    given["SHA256SUMS"] = b"4"
+    monkeypatch.setattr(
+        "ewc_paper.runs.ray_engine.replace_file", lambda file, content: written.append(file.name)
+    )
+    write_files(tmp_path, given)
+    assert written == ["a.png", "metrics.jsonl", "checkpoint.safetensors", "SHA256SUMS"]
+    monkeypatch.undo()
+    write_files(tmp_path, given)
+    for name in ("lock", "previous.safetensors", "replay.bin"):
+        (tmp_path / name).touch()
+    assert read_files(tmp_path, one) == given
+    assert read_files(tmp_path / "nowhere", one) == {}

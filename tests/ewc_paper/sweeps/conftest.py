@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.tiny import OPTIONS, write_data
+from support.runs import OPTIONS, write_data
 
-from ewc_paper.experiments.many_tasks.run import ManyTasks
+from ewc_paper.experiments.many_tasks import ManyTasks
 from ewc_paper.sweeps.sweep import Plan
 
 

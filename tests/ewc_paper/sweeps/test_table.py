@@ -3,10 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from support.small_runs import end, write_run
-from support.views import as_text
+from support.runs import as_text, end, write_run
 
-from ewc_paper.experiments.many_tasks.run import ManyTasks
+from ewc_paper.experiments.many_tasks import ManyTasks
 from ewc_paper.runs.engine import ERROR
 from ewc_paper.sweeps.sweep import Plan, Sweep
 from ewc_paper.sweeps.table import best_table, ranked, read_trial, trial_table, was_stopped

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.runs import run_through
 
 from ewc_paper.cli import main
 from ewc_paper.errors import RunError
@@ -16,13 +17,12 @@ from ewc_paper.experiments.games.data import read_networks
 from ewc_paper.experiments.games.run import POOL, Games
 from ewc_paper.experiments.view import view_of
 from ewc_paper.games.config import RECOGNIZER, AgentConfig
-from ewc_paper.games.random_player import RandomMeasurement
+from ewc_paper.games.evaluation import RandomMeasurement
 from ewc_paper.games.replay import Replay
 from ewc_paper.games.scores import ATARI_SCORES
 from ewc_paper.options import flag
 from ewc_paper.runs.directory import RunDirectory
 from ewc_paper.runs.engine import Part
-from ewc_paper.runs.loop import carry_on
 
 
 def by_name(**changes: Any) -> dict[str, Part]:
@@ -110,8 +110,14 @@ def test_rows_of_a_replay_memory_that_are_never_written_need_no_disk() -> None:
         ({"epsilon_start": 10, "epsilon_end": 9}, "--epsilon-end must be at least .* = 10, got 9"),
         ({"discount": 1.5}, "--discount must be at most 1, got 1.5"),
         ({"arms": ("plain", "magic")}, "--arms must be one of .*, got magic"),
-        ({"n_step": 100, "max_episode_steps": 100}, "--n-step must be below 100, .*; got 100"),
-        ({"n_step": 10, "segment_steps": 80}, "--n-step must be below 10, .*; got 10"),
+        (
+            {"n_step": 100, "max_episode_steps": 100},
+            "--max-episode-steps = 100 leaves each copy 100 .* more than --n-step = 100",
+        ),
+        (
+            {"n_step": 10, "segment_steps": 80},
+            "--segment-steps = 80 in 8 copies .* 10 steps, .* more than --n-step = 10",
+        ),
         ({"min_history": 40_000}, "--min-history must be at most 39976, .*; got 40000"),
         (
             {"window": 2501, "recognizer": "forget-me-not"},
@@ -145,7 +151,6 @@ TINY = {
 }
 
 
-@pytest.mark.slow
 def test_the_paper_preset_runs_from_end_to_end_with_tiny_counts(tmp_path: Path) -> None:
     changes = {**TINY, "games_a_set": 2, "sets": 1, "seeds": 1}
     config = Games.preset("paper", games=("Pong", "Boxing"), **changes)
@@ -154,7 +159,7 @@ def test_the_paper_preset_runs_from_end_to_end_with_tiny_counts(tmp_path: Path) 
     for part in config.parts():
         directory = run.part(part.name)
         directory.start(part.config)
-        carry_on(part.make(part.config), directory)
+        run_through(part.make(part.config), directory)
     arms = {one.arm for one in read_networks(run)}
     assert arms == {"plain", "ewc-labels", "ewc-fmn", "single", "random"}
     for network in read_networks(run):
@@ -171,7 +176,6 @@ def test_the_paper_preset_runs_from_end_to_end_with_tiny_counts(tmp_path: Path) 
     assert {"Pong.gif", "Boxing.gif"} < drawn
 
 
-@pytest.mark.slow
 def test_a_run_on_the_command_line_is_stopped_resumed_and_cleared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -181,7 +185,7 @@ def test_a_run_on_the_command_line_is_stopped_resumed_and_cleared(
     command = ["run", "games", "--preset", "atari-small", "--games", "Pong", "Boxing"]
     command += ["--out", str(out), "--seeds", "1", "--arms", "plain", "--workers", "1", *options]
     process = subprocess.Popen(
-        [sys.executable, "-m", "ewc_paper.cli", *command, "--checkpoint-seconds", "0"]
+        [sys.executable, "-m", "ewc_paper", *command, "--checkpoint-seconds", "0"]
     )
     replay = out / "parts" / "plain-seed0" / "replay-1.rows"
     while not replay.exists() and process.poll() is None:
@@ -194,6 +198,7 @@ def test_a_run_on_the_command_line_is_stopped_resumed_and_cleared(
     assert "was cut short" in capsys.readouterr().err
     replay.write_bytes(content)
     assert main([*command, "--resume"]) == 0
-    assert "normalized, end" in " ".join(capsys.readouterr().out.split())
+    assert "normalized at the end" in " ".join(capsys.readouterr().out.split())
     assert not list(out.rglob("*.rows"))
-    assert len(list(out.rglob("*.npz"))) == 2
+    # Of each game: before training, after its visit unless that is the end, and at the end.
+    assert len(list(out.rglob("*.npz"))) == 5
