@@ -1,4 +1,4 @@
-"""The command line: `python -m benchmarks [NAME ...] [--ours] [--json FILE]`."""
+"""The command line of the benchmarks in `speed`: `python -m benchmarks [NAME ...] [--ours]`."""
 
 import argparse
 import json
@@ -7,19 +7,25 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import fisher, games, peak, pull, step, training, update
-from benchmarks.libraries import MissingLibrary
-from benchmarks.tables import ResultTable, as_json, machine, print_table
-from benchmarks.timing import one_thread
+from benchmarks.measure import (
+    MissingLibrary,
+    ResultTable,
+    as_json,
+    machine,
+    one_thread,
+    print_table,
+)
+from benchmarks.speed import fisher, games, kronecker, pull, step, training
 
 BENCHMARKS = {
     "fisher": fisher.tables,
-    "memory": peak.tables,
+    "memory": fisher.memory_tables,
     "step": step.tables,
     "pull": pull.tables,
+    "kronecker": kronecker.tables,
     "training": training.tables,
     "games": games.tables,
-    "update": update.tables,
+    "update": games.update_tables,
 }
 
 

@@ -10,8 +10,8 @@ texts that come with Python, and two questions are asked of each memory:
 and one between the best two of these. The other seeds are reported, on the test parts. Runs are
 stored one by one; started again, the benchmark goes on.
 
-    python -m benchmarks.lora --file docs/results/lora.jsonl
-    python -m benchmarks.lora --file docs/results/lora.jsonl --table
+    python -m benchmarks.studies.lora --file docs/results/lora.jsonl
+    python -m benchmarks.studies.lora --file docs/results/lora.jsonl --table
 """
 
 import argparse
@@ -34,12 +34,12 @@ from rich.console import Console
 from torch import nn
 from transformers.utils import logging
 
-from benchmarks.tables import ResultRow, ResultTable, print_table
-from benchmarks.tuning_results import Key, Results, Row
+from benchmarks.measure import ResultRow, ResultTable, print_table
+from benchmarks.studies.finetuning import Key, Results, Row
+from ewc.diagnostics import EWCWarning
 from ewc.integrations.peft import LoraEWC
 from ewc.integrations.transformers import EWCCallback
 from ewc.memory import EWC
-from ewc.warnings import EWCWarning
 from examples.finetune_lm import (
     QUICK,
     Settings,
@@ -266,7 +266,7 @@ def _spread(values: Sequence[float]) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.lora",
+        prog="python -m benchmarks.studies.lora",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,6 +1,6 @@
 """What an engine costs per trial: a sweep of trials that do next to nothing, on each engine.
 
-    python -m benchmarks.engines --trials 1000 --nodes 4
+    python -m benchmarks.cluster.engines --trials 1000 --nodes 4
 
 Every trial is a run of `schematic` in its smallest form, with all the files of a run. The same
 trials are also run in this process, without an engine: the difference is what an engine costs. For
@@ -15,15 +15,14 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ewc_paper.experiments.experiment import Experiment
-from ewc_paper.experiments.many_tasks.run import ManyTasks
-from ewc_paper.experiments.schematic.run import Schematic
-from ewc_paper.runs.engine import Engine, Job, Report, Tell, outcome
-from ewc_paper.runs.local import LocalEngine
+from ewc_paper.experiments.many_tasks import ManyTasks
+from ewc_paper.experiments.schematic import Schematic
+from ewc_paper.runs.engine import Engine, Event, Job, LocalEngine, run_job
 from ewc_paper.runs.ray_engine import ENVIRONMENT, LOOPBACK, Mailbox, RayEngine, connect
 from ewc_paper.sweeps.search import search
 from ewc_paper.sweeps.sweep import Plan, Sweep
@@ -41,13 +40,11 @@ TINY = Schematic(samples=4, gradient_steps=1, grid=2)
 class NoEngine:
     """Does its jobs in this process, one after another."""
 
-    def run(self, jobs: Sequence[Job], *, checkpoint_seconds: float, tell: Tell) -> None:
+    def run(
+        self, jobs: Sequence[Job], *, checkpoint_seconds: float
+    ) -> Generator[Event, None, None]:
         for job in jobs:
-            ended = outcome(
-                job, report=tell, stop=lambda: False, checkpoint_seconds=checkpoint_seconds
-            )
-            assert ended is not None
-            tell(ended)
+            yield from run_job(job, stop=lambda: False, checkpoint_seconds=checkpoint_seconds)
 
 
 def sweep_seconds(engine: Engine, trials: int) -> dict[str, float]:
@@ -58,15 +55,9 @@ def sweep_seconds(engine: Engine, trials: int) -> dict[str, float]:
         sweep = Sweep(place)
         sweep.write(plan)
         start = time.perf_counter()
-        search(
-            sweep,
-            plan,
-            engine=engine,
-            checkpoint_seconds=30,
-            show=lambda report: (
-                ends.append(time.perf_counter() - start) if report.progress == 1 else None
-            ),
-        )
+        for report in search(sweep, plan, engine=engine, checkpoint_seconds=30):
+            if report.progress == 1:
+                ends.append(time.perf_counter() - start)
         whole = time.perf_counter() - start
         at = time.perf_counter()
         trial_table(sweep, plan)
@@ -86,14 +77,12 @@ def busy_shares(base: Experiment, trials: int, workers: int) -> tuple[float, flo
     plan = Plan(base, ("lr=log:1e-3..0.1",), trials, 1, grid=False)
     seen: list[tuple[float, float, float]] = []
 
-    def look(report: Report) -> None:
-        seen.append((time.perf_counter(), *_scheduled()))
-
     with tempfile.TemporaryDirectory() as place:
         sweep = Sweep(place)
         sweep.write(plan)
         engine = LocalEngine(workers)
-        search(sweep, plan, engine=engine, checkpoint_seconds=30, show=look)
+        for _ in search(sweep, plan, engine=engine, checkpoint_seconds=30):
+            seen.append((time.perf_counter(), *_scheduled()))
     (start, ran, waited), (end, ran_end, waited_end) = seen[0], seen[-1]
     whole = workers * (end - start)
     on_core = (ran_end - ran) / whole
@@ -168,7 +157,7 @@ def _nothing() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.engines")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster.engines")
     parser.add_argument("--trials", type=int, default=1000, help="tiny trials (default: 1000)")
     parser.add_argument("--nodes", type=int, default=4, help="nodes of the cluster (default: 4)")
     given = parser.parse_args(arguments)

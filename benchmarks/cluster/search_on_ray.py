@@ -1,6 +1,6 @@
 """Trials of a sweep that the local engine has finished, again on a Ray cluster that loses a node.
 
-    python -m benchmarks.search_on_ray runs/many-tasks/search --trials 6 --nodes 3
+    python -m benchmarks.cluster.search_on_ray runs/many-tasks/search --trials 6 --nodes 3
 
 One node is killed while it trains. The command says whether all metrics and checkpoints are those
 of the local engine bit for bit, and how far networks had to go back: at most to their last
@@ -17,7 +17,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from benchmarks.engines import NODE, start_cluster
+from benchmarks.cluster.engines import NODE, start_cluster
 from ewc_paper.runs.engine import Report
 from ewc_paper.runs.ray_engine import RayEngine, connect
 from ewc_paper.sweeps.search import search
@@ -41,7 +41,7 @@ class NodeKiller:
         self.steps_back: dict[str, float] = {}  # by network: seconds of work done again
         self.killed = False
 
-    def __call__(self, report: Report) -> None:
+    def see(self, report: Report) -> None:
         now, seen = time.perf_counter(), self._seen.setdefault(report.part, [])
         if seen and report.progress < seen[-1][1]:
             before = [at for at, progress in seen if progress <= report.progress]
@@ -66,7 +66,7 @@ def results(directory: Path) -> dict[str, str]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the trials on the cluster, and compare."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.search_on_ray",
+        prog="python -m benchmarks.cluster.search_on_ray",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -84,13 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as place:
         sweep, plan = Sweep(place), replace(plan, trials=given.trials, best_seeds=0)
         sweep.write(plan)
-        search(
-            sweep,
-            plan,
-            engine=RayEngine(cluster.address),
-            checkpoint_seconds=CHECKPOINT_SECONDS,
-            show=killer,
-        )
+        engine = RayEngine(cluster.address)
+        for report in search(sweep, plan, engine=engine, checkpoint_seconds=CHECKPOINT_SECONDS):
+            killer.see(report)
         on_ray = results(sweep.path / "trials")
     ray.shutdown()
     cluster.shutdown()

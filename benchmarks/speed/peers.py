@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from benchmarks.libraries import library
-from benchmarks.models import Batches, total_cross_entropy
+from benchmarks.measure import library
+from benchmarks.speed.models import Batches, total_cross_entropy
 
 Fisher = dict[str, Tensor]
 FisherFunction = Callable[[Batches], Fisher]

@@ -11,10 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
-from benchmarks.libraries import library
-from benchmarks.models import mlp, mlp_batch
-from benchmarks.tables import ResultRow, ResultTable
-from benchmarks.timing import Workload, best_seconds
+from benchmarks.measure import ResultRow, ResultTable, Workload, best_seconds, library
+from benchmarks.speed.models import mlp, mlp_batch
 from ewc.memory import EWC
 
 TASKS = (1, 10, 100)

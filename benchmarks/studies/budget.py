@@ -1,7 +1,8 @@
 """A budget against a search for λ: permuted MNIST, one task after another, with two optimizers.
 
-    python -m benchmarks.budget                # five tasks, two seeds
-    python -m benchmarks.budget --rises        # what the estimate says, and what is really lost
+    python -m benchmarks.studies.budget                # five tasks, two seeds
+    python -m benchmarks.studies.budget --rises        # what the estimate says, what is lost
+    python -m benchmarks.studies.budget --rises --curvature kronecker
 
 Each λ and each budget trains a network, beside plain training and training on all tasks at once.
 The share behind the default budget was chosen on other permutations, first weights and images (the
@@ -10,7 +11,7 @@ test images), and on a small language model.
 The best λ is the best on the reported test images themselves, an advantage that the budget does not
 have.
 
-As in `benchmarks.methods`, each network that is finished is a line of the file `--results`.
+As in `benchmarks.studies.methods`, each network that is finished is a line of the file `--results`.
 """
 
 import argparse
@@ -23,15 +24,22 @@ from typing import Final
 import torch
 from torch.nn.functional import cross_entropy
 
-from benchmarks.method_cells import OPTIMIZERS, make_learner, train_cells
-from benchmarks.method_results import Cell, CellRow, read_rows
-from benchmarks.methods import percent
+from benchmarks.studies.methods import (
+    OPTIMIZERS,
+    Cell,
+    CellRow,
+    make_learner,
+    percent,
+    read_rows,
+    train_cells,
+)
 from ewc_paper.mnist.learner import PermutedMnistLearner
 
 STRENGTHS = (100.0, 1e3, 1e6, 10.0, 1e4, 1.0, 1e5)
 DEFAULT: Final = "auto"
 BUDGETS = (5e-4, 5e-3, 5e-2)  # in nats, beside the default
 EWC = "ewc-exact"
+CURVATURES = {"diagonal": EWC, "kronecker": "ewc-kronecker"}
 
 
 def cells_of(size: Cell) -> Iterator[Cell]:
@@ -78,10 +86,11 @@ def _label(cell: Cell) -> str:
     return names.get(cell.method, f"λ = {cell.strength:g}")
 
 
-def rises(cell: Cell) -> tuple[float, float]:
+def rises(cell: Cell) -> tuple[float, float, float]:
     """Return how much the first task's loss has risen after the second: estimated, and really.
 
-    The loss is that on the images of the cell that accuracies are measured on.
+    The loss is that on the images of the cell that accuracies are measured on. The third number is
+    the largest estimate after any step of the second task, in units of the budget.
     """
     learner = make_learner(replace(cell, tasks=2))
     estimates: list[float] = []
@@ -92,8 +101,19 @@ def rises(cell: Cell) -> tuple[float, float]:
         remember()
 
     learner._remember = estimate_and_remember  # type: ignore[method-assign]
+    ratios: list[float] = []
+    begin_task = learner._begin_task
+
+    def begin_and_watch() -> None:
+        begin_task()  # attaches the memory, whose pull then comes before this hook
+        memory = learner.memory
+        learner.optimizer.register_step_post_hook(
+            lambda *_: ratios.append(memory.estimated_rise() / memory.allowed_rise())
+        )
+
+    learner._begin_task = begin_and_watch  # type: ignore[method-assign]
     losses = [_first_task_loss(learner) for row in learner.run() if row]
-    return estimates[1], losses[1] - losses[0]
+    return estimates[1], losses[1] - losses[0], max(ratios)
 
 
 @torch.no_grad()
@@ -102,22 +122,30 @@ def _first_task_loss(learner: PermutedMnistLearner) -> float:
     return float(cross_entropy(learner.model(tested.images), tested.labels))
 
 
-def rise_lines(size: Cell) -> Iterator[str]:
-    """Yield the lines of a table: the estimate beside the real rise, over budgets."""
-    yield "| optimizer | budget | estimated rise | real rise | real / estimated |"
-    yield "| --- | --- | --- | --- | --- |"
+def rise_lines(size: Cell, method: str = EWC) -> Iterator[str]:
+    """Yield the lines of a table: the estimate beside the real rise, over budgets.
+
+    Args:
+        size: the cell without optimizer and budget.
+        method: a key of `METHODS` that has a memory.
+    """
+    yield (
+        "| optimizer | budget | estimated rise | real rise | real / estimated "
+        "| largest estimate / budget |"
+    )
+    yield "| --- | --- | --- | --- | --- | --- |"
     for optimizer in OPTIMIZERS:
         for budget in (1e-4, 5e-4, 1e-2, DEFAULT):
-            cell = replace(size, method=EWC, optimizer=optimizer, budget=budget)
-            estimated, real = rises(cell)
-            numbers = f"{estimated:.2g} | {real:.2g} | {real / estimated:.0f}"
+            cell = replace(size, method=method, optimizer=optimizer, budget=budget)
+            estimated, real, largest = rises(cell)
+            numbers = f"{estimated:.2g} | {real:.2g} | {real / estimated:.0f} | {largest:.2f}"
             yield f"| {optimizer} | {budget} | {numbers} |"
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Train what is missing and print the tables."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.budget",
+        prog="python -m benchmarks.studies.budget",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -128,6 +156,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
     parser.add_argument("--table", action="store_true", help="only show what is there")
     parser.add_argument("--rises", action="store_true", help="estimated and real rises instead")
+    parser.add_argument(
+        "--curvature",
+        choices=CURVATURES,
+        default="diagonal",
+        help="what --rises remembers a task by (default: diagonal)",
+    )
     parser.add_argument("--results", type=Path, default=Path("docs/results/budget.jsonl"))
     options = parser.parse_args(arguments)
     for name in ("tasks", "seeds", "epochs", "images", "workers"):
@@ -135,7 +169,7 @@ def main(arguments: list[str] | None = None) -> None:
             parser.error(f"expected --{name} of at least 1")
     size = Cell(tasks=options.tasks, epochs=options.epochs, images=options.images)
     if options.rises:
-        for line in rise_lines(size):
+        for line in rise_lines(size, CURVATURES[options.curvature]):
             print(line, flush=True)
         return
     rows = read_rows(options.results)

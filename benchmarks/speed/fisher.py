@@ -1,24 +1,41 @@
-"""The cost of one Fisher, as a multiple of one plain forward and backward pass over the samples."""
+"""The cost of one Fisher, as a multiple of one plain forward and backward pass over the samples.
 
+And its peak extra memory, for the paper's DQN with a batch of 1,024. Linux records the peak memory
+of a process, so each measurement has a process of its own: `python -m benchmarks.speed.fisher KIND`
+prints how many bytes one Fisher used at its peak, on top of what was in use before: the model, its
+batch, and everything that a first small Fisher loads.
+"""
+
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, get_args
 
 from torch import nn
 
-from benchmarks.libraries import MissingLibrary
-from benchmarks.models import CASES, Batches, Case, total_cross_entropy
-from benchmarks.peers import EMPIRICAL, EXACT, Fisher, FisherFunction, Peer, samples_in
-from benchmarks.tables import ResultRow, ResultTable
-from benchmarks.timing import best_seconds, seconds
+from benchmarks.measure import (
+    MissingLibrary,
+    ResultRow,
+    ResultTable,
+    best_seconds,
+    bytes_in_a_process,
+    one_thread,
+    seconds,
+    status_bytes,
+)
+from benchmarks.speed.models import CASES, Batches, Case, dqn, dqn_batch, total_cross_entropy
+from benchmarks.speed.peers import EMPIRICAL, EXACT, Fisher, FisherFunction, Peer, samples_in
 from ewc.fisher import fisher_diagonal
 from ewc.fisher.likelihood import Kind
 
 CHECKED_SAMPLES = 4  # on which the values of other libraries are compared with ours
 MAX_DIFFERENCE = 1e-4  # relative to the norm; rounding to float32 is far below
 SECONDS_PER_ROUND = 1.0  # another library is timed on the batches that fit into this, at least one
+MEMORY_BATCH_SIZE = 1024
+PLAIN = "plain"
 MAX_SECONDS = 10.0  # after which another library is left out of the remaining rounds
 
 NOTES = (
@@ -156,3 +173,30 @@ def largest_difference(found: Fisher, expected: Fisher) -> tuple[str, float]:
         for name, values in expected.items()
     }
     return max(differences.items(), key=lambda item: item[1])
+
+
+def memory_tables(*, ours_only: bool) -> Iterator[ResultTable]:
+    """Yield the table of the peak extra memory, measured in a process per row."""
+    rows: list[ResultRow] = []
+    for what in (PLAIN, *get_args(Kind)):
+        name = "plain forward+backward" if what == PLAIN else f"ewc {what}"
+        peak = bytes_in_a_process("benchmarks.speed.fisher", what)
+        rows.append({"method": name, "megabytes": peak / 1e6})
+    title = f"Peak extra memory, the paper's DQN, one batch of {MEMORY_BATCH_SIZE:,}"
+    yield ResultTable(title, rows, ["megabytes: on top of the model and its batch."])
+
+
+def extra_bytes(kind: Any) -> int:
+    """Return the peak extra memory of one Fisher, or of a plain pass; once per process."""
+    model, batch = dqn(), dqn_batch(MEMORY_BATCH_SIZE)
+    few = (batch[0][:2], batch[1][:2])
+    run = (lambda batches: plain_pass(model, batches)) if kind == PLAIN else our_fisher(model, kind)
+    run([few])
+    before = status_bytes("VmRSS")
+    run([batch])
+    return status_bytes("VmHWM") - before
+
+
+if __name__ == "__main__":
+    one_thread()
+    print(extra_bytes(sys.argv[1]))

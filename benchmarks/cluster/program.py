@@ -1,6 +1,6 @@
 """The paper's whole program: its networks, what they cost, and how long clusters take for them.
 
-    python -m benchmarks.program
+    python -m benchmarks.cluster.program
 
 Networks are counted from the presets `paper`, with 50 combinations for `many-tasks`. A training
 step on MNIST is measured here, in CPU time of one thread; an agent step is taken from
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 import ewc
 from ewc_paper.experiments import EXPERIMENTS
 from ewc_paper.experiments.experiment import Experiment
-from ewc_paper.experiments.many_tasks.run import ManyTasks
+from ewc_paper.experiments.many_tasks import ManyTasks
 from ewc_paper.mnist.network import mlp
 from ewc_paper.runs.engine import Part
 from ewc_paper.sweeps.sweep import Plan

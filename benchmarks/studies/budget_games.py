@@ -1,7 +1,7 @@
 """A budget against a search for λ on a Q-network: two MinAtar tasks, one after the other.
 
-    python -m benchmarks.budget_games             # two seeds
-    python -m benchmarks.budget_games --table     # what is there so far
+    python -m benchmarks.studies.budget_games             # two seeds
+    python -m benchmarks.studies.budget_games --table     # what is there so far
 
 One network learns the first task and then the second, with each λ and with the default budget,
 beside plain training. Skill is 0 for a random player and 1 for a network that learned that task
@@ -17,12 +17,12 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks.methods import percent
-from benchmarks.timing import one_thread
+from benchmarks.measure import one_thread
+from benchmarks.studies.methods import percent
 from ewc_paper.experiments.games.run import Games
 from ewc_paper.games.agent import Agent
-from ewc_paper.games.learner import make_continual
-from ewc_paper.games.random_player import make_random
+from ewc_paper.games.evaluation import make_random
+from ewc_paper.games.training import make_continual
 
 GAMES = ("minatar/breakout", "minatar/space_invaders:rotate90,actions1,channels1")
 # No gates, which protect tasks too, and the Fisher in its own unit.
@@ -105,7 +105,7 @@ def is_finished(cell: tuple[str, int], file: Path) -> bool:
 def main(arguments: list[str] | None = None) -> None:
     """Train what is missing and print the table."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.budget_games",
+        prog="python -m benchmarks.studies.budget_games",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

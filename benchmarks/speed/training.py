@@ -14,14 +14,11 @@ from torch.optim import SGD
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, TensorDataset
 
-from benchmarks.libraries import library
-from benchmarks.tables import ResultRow, ResultTable
-from benchmarks.timing import best_seconds, ratios
+from benchmarks.measure import ResultRow, ResultTable, best_seconds, library, ratios
 from ewc_paper.mnist.config import TrainingConfig
-from ewc_paper.mnist.data import Split, load
+from ewc_paper.mnist.data import PermutedTasks, Split, load
 from ewc_paper.mnist.learner import PermutedMnistLearner
 from ewc_paper.mnist.network import mlp
-from ewc_paper.mnist.tasks import PermutedTasks
 
 SAMPLES, BATCH_SIZE, LR, ROUNDS = 20_000, 128, 0.05, 5
 MATRIX_PRODUCTS = ("aten::addmm", "aten::mm")

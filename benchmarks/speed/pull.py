@@ -3,37 +3,40 @@
 A training step, and the optimizer's step alone, each as a multiple of the same without a memory,
 with a learning-rate schedule and without; the Fisher, as a multiple of a plain pass. And the extra
 memory at the peak, in bytes per parameter, in a process of its own each
-(`python -m benchmarks.pull WHAT`).
+(`python -m benchmarks.speed.pull WHAT`).
 """
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
-from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
-from benchmarks.fisher import our_fisher, plain_pass
-from benchmarks.models import Transformer, transformer_batch
-from benchmarks.peak import status_bytes
-from benchmarks.tables import ResultRow, ResultTable
-from benchmarks.timing import Workload, best_seconds, one_thread, ratios
-from ewc.compiled_pull import pull_, pull_and_undo_decay_
+from benchmarks.measure import (
+    ResultRow,
+    ResultTable,
+    Workload,
+    best_seconds,
+    bytes_in_a_process,
+    one_thread,
+    ratios,
+    status_bytes,
+)
+from benchmarks.speed.fisher import our_fisher, plain_pass
+from benchmarks.speed.models import Transformer, transformer_batch
 from ewc.memory import EWC
 
 WIDTH, SEQUENCES, ROUNDS, TRAINING_ROUNDS = 384, 8, 20, 5
 FISHER_SEQUENCES, FISHER_ROUNDS = 256, 2
 PLAIN = "plain"
-Pulled = Literal["eager", "compiled"] | None
-PULLS: dict[str, Pulled] = {PLAIN: None, "pull": "eager", "compiled pull": "compiled"}
+PULLS = {PLAIN: False, "pull": True}
 MEASURED = {
     "memory": "the memory: precision and anchor",
-    "pull": "the pull, which is not compiled",
+    "pull": "the pull",
     "plain pass": "a plain forward and backward pass of 8 sequences, without the gradients",
     "fisher": "the Fisher of 8 sequences, without the result",
 }
@@ -49,9 +52,8 @@ def tables(*, ours_only: bool) -> Iterator[ResultTable]:
     }
     yield ResultTable(f"The optimizer's step alone, {shape}", rows(alone, ROUNDS))
     del alone
-    yield ResultTable(f"One tensor of {size / 1e6:.1f} M numbers", rows(one_tensor(size), ROUNDS))
     whole = {name: training_step(pull) for name, pull in PULLS.items()}
-    whole["compiled pull, schedule"] = training_step("compiled", schedule=True)
+    whole["pull, schedule"] = training_step(pull=True, schedule=True)
     yield ResultTable(
         f"A training step of {SEQUENCES}x128 tokens, {shape}", rows(whole, TRAINING_ROUNDS)
     )
@@ -60,38 +62,10 @@ def tables(*, ours_only: bool) -> Iterator[ResultTable]:
     yield ResultTable(f"Extra memory at the peak, {shape}", list(memory_rows(size)))
 
 
-def one_tensor(size: int) -> dict[str, Workload]:
-    """The compiled kernels by themselves, beside a loop that only moves what they move."""
-    parameter = nn.Parameter(torch.randn(size))
-    parameter.grad = 1e-3 * torch.randn(size)
-    optimizer = AdamW([parameter], fused=True)
-    theta, anchor, mean = torch.randn(3, size).unbind()
-    precision, squares = 1e-4 * torch.rand(2, size)
-    numbers = torch.tensor([0.1, 1e-8, 2.0, 1e-4, 0.01]).unbind()
-    softness, eps, *of_decay = numbers
-    tensors = (theta, anchor, precision, squares)
-    kernels = {kernel: torch.compile(kernel) for kernel in (move_, pull_and_undo_decay_, pull_)}
-
-    def undoing_decay() -> None:
-        kernels[pull_and_undo_decay_](*tensors, mean, softness, eps, *of_decay)
-
-    return {
-        PLAIN: optimizer.step,
-        "reading and writing six tensors": lambda: kernels[move_](*tensors, mean),
-        "the pull, which undoes excess decay": undoing_decay,
-        "the pull, weight_decay=0": lambda: kernels[pull_](*tensors, softness, eps),
-    }
-
-
-def move_(theta: Tensor, anchor: Tensor, precision: Tensor, squares: Tensor, mean: Tensor) -> None:
-    """Read all tensors of a pull and write θ, with as little arithmetic as possible."""
-    theta.copy_(0.5 * (theta + anchor) + precision + squares + mean)
-
-
-def kinds(name: str, pull: str | None) -> Iterator[tuple[bool, float, str]]:
+def kinds(name: str, pull: bool) -> Iterator[tuple[bool, float, str]]:
     """Yield schedule or not, the weight decay, and a name of the combination."""
     yield False, 0.01, name
-    if pull is not None:
+    if pull:
         yield True, 0.01, f"{name}, schedule"
         yield False, 0.0, f"{name}, weight_decay=0"
 
@@ -109,7 +83,10 @@ def fisher() -> list[ResultRow]:
 def memory_rows(size: int) -> Iterator[ResultRow]:
     """Measure the extra memory, in a process of its own each."""
     for what in MEASURED:
-        yield {"what": MEASURED[what], "bytes per parameter": in_a_process(what) / size}
+        yield {
+            "what": MEASURED[what],
+            "bytes per parameter": bytes_in_a_process("benchmarks.speed.pull", what) / size,
+        }
 
 
 def rows(workloads: dict[str, Workload], rounds: int) -> list[ResultRow]:
@@ -128,12 +105,12 @@ def make_model() -> Transformer:
 
 
 def make_optimizer(
-    model: nn.Module, pull: Pulled, schedule: bool, weight_decay: float
+    model: nn.Module, pull: bool, schedule: bool, weight_decay: float
 ) -> tuple[AdamW, LambdaLR]:
     """Return an optimizer with a memory of one task attached or not, and its schedule."""
     optimizer = AdamW(model.parameters(), lr=1e-4, fused=True, weight_decay=weight_decay)
-    if pull is not None:
-        remember(model).attach(optimizer, compiled=pull == "compiled")
+    if pull:
+        remember(model).attach(optimizer)
     return optimizer, LambdaLR(optimizer, lambda step: 1 / (1 + step) if schedule else 1.0)
 
 
@@ -145,7 +122,7 @@ def remember(model: nn.Module) -> EWC:
 
 
 def optimizer_step(
-    pull: Pulled = None, *, schedule: bool = False, weight_decay: float = 0.01
+    pull: bool = False, *, schedule: bool = False, weight_decay: float = 0.01
 ) -> Workload:
     """Return a step of the optimizer with gradients that stay the same."""
     model = make_model()
@@ -160,7 +137,7 @@ def optimizer_step(
     return run
 
 
-def training_step(pull: Pulled = None, *, schedule: bool = False) -> Workload:
+def training_step(pull: bool = False, *, schedule: bool = False) -> Workload:
     """Return a forward pass, a backward pass and a step of the optimizer."""
     model, (tokens, targets) = make_model(), transformer_batch(SEQUENCES)
     optimizer, scheduler = make_optimizer(model, pull, schedule, weight_decay=0.01)
@@ -174,12 +151,6 @@ def training_step(pull: Pulled = None, *, schedule: bool = False) -> Workload:
     return run
 
 
-def in_a_process(what: str) -> int:
-    """Measure `extra_bytes` in a new process."""
-    command = [sys.executable, "-m", "benchmarks.pull", what]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-
 def extra_bytes(what: str) -> int:
     """Return the peak of one of MEASURED, on top of what is in use before; once per process."""
     model = make_model()
@@ -188,7 +159,7 @@ def extra_bytes(what: str) -> int:
         return sum(tensor.nbytes for key, tensor in well.items() if key != "values")
     if what in ("plain pass", "fisher"):
         return peak_of_pass(model, what)
-    optimizer, _ = make_optimizer(model, None, schedule=False, weight_decay=0.01)
+    optimizer, _ = make_optimizer(model, False, schedule=False, weight_decay=0.01)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()

@@ -12,12 +12,11 @@ from typing import get_args
 
 from torch.nn.functional import cross_entropy
 
-from benchmarks.timing import one_thread
+from benchmarks.measure import one_thread
 from ewc.fisher.likelihood import Kind
 from ewc_paper.mnist.config import TrainingConfig
-from ewc_paper.mnist.data import load
+from ewc_paper.mnist.data import PermutedTasks, load
 from ewc_paper.mnist.learner import FISHER_BATCH, PermutedMnistLearner
-from ewc_paper.mnist.tasks import PermutedTasks
 
 TASKS = 10
 CONFIG = TrainingConfig(tasks=TASKS, epochs=1)

@@ -1,0 +1,1 @@
+"""Speed and memory next to other libraries: `python -m benchmarks NAME`."""

@@ -1,0 +1,1 @@
+"""The studies behind the tables of the documentation: `python -m benchmarks.studies.NAME`."""
