@@ -4,15 +4,13 @@ from pathlib import Path
 
 import torch
 
-from ewc_paper.experiments.schematic.figure import plot
-from ewc_paper.experiments.schematic.run import Schematic, TwoParameters
-from ewc_paper.figures.style import axes, save
+from ewc_paper.experiments.schematic import Schematic, TwoParameters, figure
+from ewc_paper.figures.plot import draw_figures
 
 torch.set_num_threads(1)
 
 landscape, *ways = TwoParameters(Schematic()).run()
-ax = axes(5.0, 4.4)
-plot(ax, landscape, {way["way"]: way for way in ways})
 for way in ways:
     print(f"{way['way']:4} loss of A {way['loss_a']:.3f}, loss of B {way['loss_b']:.3f}")
-print("figure:", save(ax, Path("schematic.png")))
+shown = figure(landscape, {way["way"]: way for way in ways})
+print("figure:", *draw_figures([shown], Path()))

@@ -14,8 +14,15 @@ LOADED = re.compile(
 )
 
 
+DIALOG = 'data-md-component="search" role="dialog"'
+
+
 def on_post_page(output: str, page: Any, **_: Any) -> str:
-    """Called by MkDocs with the finished HTML of every page."""
+    """Called by MkDocs with the finished HTML of every page.
+
+    The theme's search dialog has no name that a screen reader could say; it gets one here.
+    """
+    output = output.replace(DIALOG, f'{DIALOG} aria-label="Search"', 1)
     if found := LOADED.search(output):
         raise PluginError(f"{page.file.src_uri} would load from a server: {found.group(0)}")
     return output
