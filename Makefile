@@ -7,15 +7,18 @@ BIN := $(VENV)/bin
 # Into the environment that the target's stamp lies in.
 PIP = $(@D)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: help demo test check format docs bench fuzz clean
+.PHONY: help demo test test-all check format docs bench fuzz clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.core ## learn three permuted-MNIST tasks in a row with SGD, L2 and EWC, and name the page (minutes)
 	$(BIN)/ewc run learning-curves --preset quick --resume
 
-test: $(VENV)/.dev ## run the tests
+test: $(VENV)/.dev ## run the tests, but for loops of random kills and long sweeps (minutes)
+	$(BIN)/python -m pytest -m 'not slow'
+
+test-all: $(VENV)/.dev ## run all tests
 	$(BIN)/python -m pytest
 
 check: $(VENV)/.dev ## lint, formatting, types, and that imports go one way
