@@ -44,16 +44,16 @@ fuzz: $(VENV)/.dev ## random models and memory programs beside slow references (
 clean: ## remove environments and caches; runs are kept
 	rm -rf $(VENV) $(BENCH) .venv-versions site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-# Two distributions: the library at the root, the paper in src/ewc_paper.
-$(VENV)/.core $(BENCH)/.core: pyproject.toml src/ewc_paper/pyproject.toml constraints.txt
+# Two distributions: the library at the root, the paper's experiments in paper/.
+$(VENV)/.core $(BENCH)/.core: pyproject.toml paper/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(v < (3, 11) and \
 	  "ewc needs Python 3.11 or later, found %d.%d: call make PYTHON=python3.11" % v)'
 	$(PYTHON) -m venv $(@D)
-	$(PIP) --editable . --editable src/ewc_paper
+	$(PIP) --editable . --editable paper
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.core
-	$(PIP) --editable '.[dev]' --editable 'src/ewc_paper[cluster,games,tensorboard]'
+	$(PIP) --editable '.[dev]' --editable 'paper[cluster,games,tensorboard]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.core
@@ -61,5 +61,5 @@ $(VENV)/.docs: $(VENV)/.core
 	@touch $@
 
 $(BENCH)/.bench: $(BENCH)/.core
-	$(PIP) --editable '.[bench]' --editable 'src/ewc_paper[atari]'
+	$(PIP) --editable '.[bench]' --editable 'paper[atari]'
 	@touch $@

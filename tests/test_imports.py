@@ -3,11 +3,12 @@
 import ast
 import sys
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src"
+ROOT = Path(__file__).parents[1]
+SOURCES = {"ewc": ROOT / "src", "ewc_paper": ROOT / "paper" / "src"}
 
 # The layers of each package, from the lowest to the highest, with the folders and files in each.
 # What is in a layer imports from its own layer and from those before it.
@@ -32,12 +33,12 @@ LAYERS = {
         ("cli", "__main__"),
     ),
 }
-FILES = sorted(file for package in LAYERS for file in (SOURCE / package).rglob("*.py"))
+FILES = sorted(file for name, top in SOURCES.items() for file in (top / name).rglob("*.py"))
 
 
 def room(file: Path) -> tuple[str, str]:
     """The package of a file, and its room there."""
-    package, first, *_ = file.relative_to(SOURCE).with_suffix("").parts
+    package, first, *_ = PurePath(place(file)).with_suffix("").parts
     return package, first
 
 
@@ -52,7 +53,8 @@ def imported(file: Path) -> Iterator[str]:
 
 
 def place(file: Path) -> str:
-    return str(file.relative_to(SOURCE))
+    source = next(source for source in SOURCES.values() if source in file.parents)
+    return str(file.relative_to(source))
 
 
 @pytest.mark.parametrize("file", FILES, ids=place)

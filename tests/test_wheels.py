@@ -30,7 +30,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def paper(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(ROOT / "src" / "ewc_paper", tmp_path_factory.mktemp("paper"))
+    return build(ROOT / "paper", tmp_path_factory.mktemp("paper"))
 
 
 def contents(wheel: Path) -> list[str]:
@@ -97,8 +97,8 @@ def test_the_paper_has_its_data_and_the_command(paper: Path) -> None:
 @pytest.mark.parametrize("package", ["ewc", "ewc_paper"])
 def test_every_module_is_there(package: str, request: pytest.FixtureRequest) -> None:
     wheel = request.getfixturevalue("library" if package == "ewc" else "paper")
-    modules = (ROOT / "src" / package).rglob("*.py")
-    expected = {str(module.relative_to(ROOT / "src")) for module in modules}
+    source = ROOT / "src" if package == "ewc" else ROOT / "paper" / "src"
+    expected = {str(file.relative_to(source)) for file in (source / package).rglob("*.py")}
     assert {name for name in contents(wheel) if name.endswith(".py")} == expected
     assert not [name for name in contents(wheel) if "__pycache__" in name]
 

@@ -14,7 +14,7 @@ if [ ! -e "$venv/.dev" ]; then
     "$python" -m venv "$venv"
     grep -v '^torch==' constraints.txt > "$venv/constraints.txt"
     "$venv/bin/python" -m pip install --quiet --constraint "$venv/constraints.txt" \
-        "torch==$torch" --editable '.[dev]' --editable 'src/ewc_paper[cluster,games,tensorboard]'
+        "torch==$torch" --editable '.[dev]' --editable 'paper[cluster,games,tensorboard]'
     touch "$venv/.dev"
 fi
 "$venv/bin/python" -m pytest "$@"

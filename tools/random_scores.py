@@ -1,7 +1,7 @@
 """Mean scores of a random player: `python tools/random_scores.py [GAME ...] [--episodes N]`.
 
 Every game is an Atari game or a MinAtar task; the default is MinAtar's five, which is how the
-random scores in `src/ewc_paper/games/data/minatar_scores.json` were made.
+random scores in `paper/src/ewc_paper/games/data/minatar_scores.json` were made.
 """
 
 import argparse

@@ -19,9 +19,9 @@ from ewc_paper.sweeps.sweep import Sweep
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [*ROOT.glob("*.md"), ROOT / "src/ewc_paper/README.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [*ROOT.glob("*.md"), ROOT / "paper/README.md", *sorted(DOCS.rglob("*.md"))]
 # Where the paths of a page may begin, so that games.md can say games/replay.py.
-STARTS = (ROOT, ROOT / "src/ewc_paper", ROOT / "src/ewc")
+STARTS = (ROOT, ROOT / "paper/src", ROOT / "paper/src/ewc_paper", ROOT / "src/ewc")
 
 
 def place(page: Path) -> str:
