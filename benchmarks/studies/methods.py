@@ -166,7 +166,11 @@ METHODS = {
     "ewc-sampled": Method("EWC, sampled Fisher", 100.0, {"kind": "sampled"}),
     "ewc-empirical": Method("EWC, empirical Fisher", 100.0, {"kind": "empirical"}),
     "ewc-kronecker": Method("EWC, Kronecker factors", 10.0, {"curvature": "kronecker"}),
+    "ewc-latest": Method("EWC, exact Fisher, one center", 100.0, {"center": "latest"}),
     "ewc-default": Method("EWC, exact Fisher, default budget", 0.0, budget="auto"),
+    "ewc-kronecker-default": Method(
+        "EWC, Kronecker factors, default budget", 0.0, {"curvature": "kronecker"}, budget="auto"
+    ),
     "ewc-online": Method("online EWC, γ = 0.95", 100.0, {"decay": 0.95}),
     "si": Method("synaptic intelligence", 1.0, {}, PathLearner),
     "mas": Method("memory aware synapses", 0.1, {}, SynapsesLearner),
