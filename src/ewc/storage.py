@@ -281,6 +281,7 @@ def _layer_values(well: Well) -> dict[str, dict[str, Any]]:
     fields = ("tasks", "ridge", "bias", "inputs_first", "positions")
     return {
         name: {field: getattr(layer, field) for field in fields}
+        | {"rests": [layer.inputs.rest, layer.outputs.rest]}
         for name, layer in well.layers.items()
     }
 
@@ -303,12 +304,13 @@ def _unpack_well(
     a, a_values, g, g_values = (fields.pop(field) for field in LAYER_FIELDS)
     if not (a.keys() == g.keys() == layers.keys() and a_values.keys() == g_values.keys()):
         raise ValueError("the state is incomplete: expected two factors for each layer")
-    made = {
-        name: Layer(
-            Factor(a[name], a_values.get(name)), Factor(g[name], g_values.get(name)), **values
-        )
-        for name, values in layers.items()
-    }
+    made = {}
+    for name, own in layers.items():
+        rest = own["rests"]
+        inputs = Factor(a[name], a_values.get(name), rest[0])
+        outputs = Factor(g[name], g_values.get(name), rest[1])
+        plain = {field: value for field, value in own.items() if field != "rests"}
+        made[name] = Layer(inputs, outputs, **plain)
     return Well(bottom=bottom, layers=made, **fields)
 
 
@@ -475,8 +477,9 @@ def _with_layers(
             new = new_names.get(name, name)
             bias_now = bias if bias is None else new_names.get(bias, bias)
             renamed[new] = {**entries, "bias": bias_now}
-            for part in ("input", "output") if storage["precision"] != "full" else ():
-                _restore(state, f"{prefix}.{part}s.{new}", f"{prefix}.{part}_values.{new}")
+            rests = zip(("input", "output"), entries["rests"], strict=True)
+            for part, rest in rests if storage["precision"] != "full" else ():
+                _restore(state, f"{prefix}.{part}s.{new}", f"{prefix}.{part}_values.{new}", rest)
             for old, each in ((name, new), (bias, bias_now)):
                 if not storage["anchors"] and old is not None and each is not None:
                     weight = weights[each].detach()
@@ -488,13 +491,15 @@ def _with_layers(
     return {**state, "values": _as_bytes(values)}
 
 
-def _restore(state: dict[str, Tensor], matrix: str, values: str) -> None:
+def _restore(state: dict[str, Tensor], matrix: str, values: str, rest: float) -> None:
     """Decompose a factor again, whose eigenvectors were rounded."""
     if values in state:
-        rounded = Factor(state[matrix].double(), state[values].double())
-        eigenvalues, vectors = torch.linalg.eigh(rounded.full())
-        state[values] = eigenvalues.clamp_min(0.0).to(state[values].dtype)
-        state[matrix] = vectors.to(state[matrix].dtype)
+        vectors, eigenvalues = state[matrix], state[values]
+        rounded = Factor(vectors.double(), eigenvalues.double(), rest).full()
+        again = Factor(rounded).decomposed(vectors.shape[1])
+        assert again.values is not None
+        state[matrix] = again.matrix.to(vectors.dtype)
+        state[values] = again.values.to(eigenvalues.dtype)
 
 
 def _split(key: str) -> tuple[str, str, str]:

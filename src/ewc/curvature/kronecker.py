@@ -7,6 +7,9 @@ two matrices, at a cost that does not grow with the number of tasks. (With weigh
 the sum of the weights.) In the eigenbases of A and G the energy is diagonal:
 
     E(Δ) = Σ_ij H_ij Y_ij²,    Y = Q_Gᵀ Δ Q_A,    H = s_G s_Aᵀ / T + ridge
+
+A factor with more than `LEADING` rows keeps its leading eigenvectors and gives all other directions
+the mean of their eigenvalues, so that the factors of a wide layer are no larger than the layer.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,46 +22,66 @@ from ewc.fisher.kronecker import KroneckerFactors, KroneckerFisher
 from ewc.fisher.overlap import shaped, trace
 from ewc.parameters import at_least_float32
 
+LEADING = 1024  # eigenvectors that a factor keeps
+
 
 @dataclass(frozen=True)
 class Factor:
-    """A symmetric matrix with eigenvalues >= 0, as it is or as its eigenvectors.
+    """A symmetric matrix with eigenvalues >= 0: as it is, or Q s Qᵀ + r (1 − Q Qᵀ).
 
     Attributes:
-        matrix: the matrix itself, or its eigenvectors Q in columns.
+        matrix: the matrix itself, or eigenvectors Q in columns.
         values: the eigenvalues s of Q; None with the matrix itself.
+        rest: r, the eigenvalue of all directions that Q does not have.
     """
 
     matrix: Tensor
     values: Tensor | None = None
+    rest: float = 0.0
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether there are directions that Q does not have."""
+        return self.matrix.shape[1] < len(self.matrix)
 
     def full(self) -> Tensor:
-        """Return the matrix, Q s Qᵀ."""
-        return self.matrix if self.values is None else self.matrix * self.values @ self.matrix.t()
+        """Return the matrix."""
+        if self.values is None:
+            return self.matrix
+        matrix = self.matrix * (self.values - self.rest) @ self.matrix.t()
+        matrix.diagonal().add_(self.rest)
+        return matrix
 
-    def decomposed(self) -> "Factor":
-        """Return the eigenvectors and eigenvalues."""
+    def decomposed(self, leading: int | None = None) -> "Factor":
+        """Return the eigenvectors and eigenvalues.
+
+        Args:
+            leading: how many to keep, those of the largest eigenvalues; `LEADING` if None.
+        """
         if self.values is not None:
             return self
-        values, vectors = torch.linalg.eigh(self.matrix)
-        return Factor(vectors.contiguous(), values.clamp_min(0.0))
+        values, vectors = torch.linalg.eigh(self.matrix)  # in ascending order
+        values = values.clamp_min(0.0)
+        cut = max(len(values) - (LEADING if leading is None else leading), 0)
+        rest = float(values[:cut].mean()) if cut else 0.0
+        return Factor(vectors[:, cut:].contiguous(), values[cut:].clone(), rest)
 
     def diagonal(self) -> Tensor:
         """Return the diagonal of the matrix."""
         if self.values is None:
             return self.matrix.diagonal()
-        return self.matrix.square() @ self.values
+        return self.matrix.square() @ (self.values - self.rest) + self.rest
 
     def on(self, device: torch.device) -> "Factor":
         """Return the matrix on a device."""
         values = None if self.values is None else self.values.to(device)
-        return Factor(self.matrix.to(device), values)
+        return Factor(self.matrix.to(device), values, self.rest)
 
     def scaled(self, factor: float) -> "Factor":
         """Return the matrix times a number."""
         if self.values is None:
             return Factor(self.matrix * factor)
-        return Factor(self.matrix, self.values * factor)
+        return Factor(self.matrix, self.values * factor, self.rest * factor)
 
     def grown(self, size: int, keep_last: bool) -> "Factor":
         """Return the matrix with rows and columns of zeros added at the end.
@@ -75,12 +98,13 @@ class Factor:
             at[-1] = size - 1
         larger = self.matrix.new_zeros(size, size)
         larger[at.unsqueeze(1), at] = self.full()
-        return Factor(larger) if self.values is None else Factor(larger).decomposed()
+        # All eigenvectors: the new directions have the eigenvalue 0, and not the mean of the rest.
+        return Factor(larger) if self.values is None else Factor(larger).decomposed(size)
 
     def to(self, like: Tensor) -> "Factor":
         """Return the matrix on the device of a tensor, in its dtype."""
         values = None if self.values is None else self.values.to(like)
-        return Factor(self.matrix.to(like), values)
+        return Factor(self.matrix.to(like), values, self.rest)
 
 
 @dataclass(frozen=True)
@@ -136,11 +160,12 @@ class Layer:
     def dtype(self) -> torch.dtype:
         return self.inputs.matrix.dtype
 
-    def spectrum(self) -> Tensor:
-        """Return H, with a row per eigenvector of G and a column per eigenvector of A."""
+    def largest(self) -> float:
+        """Return the largest precision of any direction."""
         assert self.inputs.values is not None
         assert self.outputs.values is not None
-        return (self.outputs.values / self.tasks).unsqueeze(1) * self.inputs.values + self.ridge
+        product = float(self.outputs.values.max()) * float(self.inputs.values.max())
+        return product / self.tasks + self.ridge
 
     def diagonals(self, name: str) -> dict[str, Tensor]:
         """Return the diagonal precision of the weight and of its bias, by name.
@@ -174,21 +199,66 @@ class Layer:
         """Return a part that `split` gave in the shape of its parameter."""
         return part.t() if self.inputs_first and part.ndim == 2 else part.reshape(like.shape)
 
-    def rotated(self, matrix: Tensor) -> Tensor:
-        """Return Y = Q_Gᵀ Δ Q_A."""
-        return self.outputs.matrix.t() @ matrix @ self.inputs.matrix
+    def apply(self, function: Callable[[Tensor], Tensor], distance: Tensor) -> Tensor:
+        """Return f(H) Δ: each eigendirection of a joined matrix Δ times f of its precision.
 
-    def rotated_back(self, matrix: Tensor) -> Tensor:
-        """Return Δ = Q_G Y Q_Aᵀ."""
-        return self.outputs.matrix @ matrix @ self.inputs.matrix.t()
+        With both factors whole that is Q_G (f(H) ∘ Q_Gᵀ Δ Q_A) Q_Aᵀ. Directions that Q_G does not
+        have share the eigenvalue r_G, so that f(r_G) is taken of all of Δ and f(s_G) − f(r_G) of
+        what Q_G has of it; likewise for Q_A.
+
+        Args:
+            function: what is computed of the precisions, elementwise.
+            distance: Δ.
+        """
+        outputs = self.outputs
+        assert outputs.values is not None
+        along = outputs.matrix.t() @ distance
+        own = self._of_precisions(function, outputs.values)
+        if not outputs.is_cut:
+            return outputs.matrix @ self._apply_rows(own, along)
+        rest = self._of_precisions(function, outputs.values.new_full((1,), outputs.rest))
+        beyond = (own[0] - rest[0], own[1] - rest[1])
+        return outputs.matrix @ self._apply_rows(beyond, along) + self._apply_rows(rest, distance)
+
+    def _of_precisions(
+        self, function: Callable[[Tensor], Tensor], outputs: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return f(H) for some eigenvalues of G: by eigenvector of A, and in the rest of them."""
+        assert self.inputs.values is not None
+        rows = (outputs / self.tasks).unsqueeze(1)
+        rest = function(rows * self.inputs.rest + self.ridge)
+        return function(rows * self.inputs.values + self.ridge), rest
+
+    def _apply_rows(self, precisions: tuple[Tensor, Tensor], rows: Tensor) -> Tensor:
+        """Return rows that are along eigenvectors of G times their f(H)."""
+        vectors, (own, rest) = self.inputs.matrix, precisions
+        if not self.inputs.is_cut:
+            return ((rows @ vectors) * own) @ vectors.t()
+        return ((rows @ vectors) * (own - rest)) @ vectors.t() + rest * rows
 
     def energy(self, distance: Tensor) -> Tensor:
         """Return E(Δ) of a joined matrix Δ."""
-        return (self.spectrum() * self.rotated(distance).square()).sum()
+        outputs = self.outputs
+        assert outputs.values is not None
+        along = outputs.matrix.t() @ distance
+        energy = self._energy_of_rows(outputs.values, along)
+        if not outputs.is_cut:
+            return energy
+        rest = outputs.values.new_full((1,), outputs.rest)
+        return energy + self._energy_of_rows(rest, distance - outputs.matrix @ along)
+
+    def _energy_of_rows(self, outputs: Tensor, rows: Tensor) -> Tensor:
+        """Return E of rows that are along eigenvectors of G, with their eigenvalues."""
+        own, rest = self._of_precisions(lambda precision: precision, outputs)
+        along = rows @ self.inputs.matrix
+        energy = (own * along.square()).sum()
+        if not self.inputs.is_cut:
+            return energy
+        return energy + (rest * (rows - along @ self.inputs.matrix.t()).square()).sum()
 
     def gradient(self, distance: Tensor) -> Tensor:
         """Return half of the gradient of E(Δ), G Δ A / T + ridge Δ."""
-        return self.rotated_back(self.spectrum() * self.rotated(distance))
+        return self.apply(lambda precision: precision, distance)
 
     def fitted(self, name: str, parameters: Mapping[str, Tensor]) -> "Layer":
         """Return the layer in the shapes, on the device and in the dtype of its parameters.

@@ -205,7 +205,7 @@ class StrengthCheck:
         if self._largest is None or self._largest[0] is not well:
             found = {name: largest(p) for name, p in well.precision.items()}
             for name, layer in well.layers.items():
-                found[name] = found.get(name, 0.0) + largest(layer.spectrum())
+                found[name] = found.get(name, 0.0) + layer.largest()
             self._largest = (well, found)
         return self._largest[1]
 

@@ -38,10 +38,10 @@ from ewc.curvature.tasks import PullState
 from ewc.step_size import GAIN, ParamGroup, StepSizeRule
 
 LARGEST = 3.0  # step size of a weight in units of that of the mean √v̂ of its layer
-# A pull multiplies each weight 4 (inputs + outputs) times, a training step 6 times per row of the
-# batch. `SHARE` is how much a pull may take of the steps between two pulls, counted like that (the
-# large products of a pull run some three times as fast). A batch is taken to have `ROWS` rows, or
-# `SEQUENCES` samples where a sample has many positions.
+# A pull takes four products of a layer's matrix with eigenvectors, a training step three with the
+# rows of the batch. `SHARE` is how much a pull may take of the steps between two pulls, counted
+# like that (the large products of a pull run some three times as fast). A batch is taken to have
+# `ROWS` rows, or `SEQUENCES` samples where a sample has many positions.
 SHARE, ROWS, SEQUENCES = 0.5, 128, 8
 
 
@@ -49,8 +49,11 @@ def steps_between_pulls(layers: Mapping[str, Layer]) -> int:
     """Return K: so many that the pulls cost less than the training steps between them."""
     pull = step = 0.0
     for layer in layers.values():
-        inputs, outputs = len(layer.inputs.matrix), len(layer.outputs.matrix)
-        pull += 4 * (inputs + outputs) * inputs * outputs
+        outputs, along_outputs = layer.outputs.matrix.shape
+        inputs, along_inputs = layer.inputs.matrix.shape
+        pull += 4 * inputs * outputs * along_outputs + 4 * along_outputs * inputs * along_inputs
+        if layer.outputs.is_cut:
+            pull += 4 * outputs * inputs * along_inputs
         step += 6 * max(ROWS, SEQUENCES * layer.positions) * inputs * outputs
     return max(1, math.ceil(pull / (SHARE * step))) if step else 1
 
@@ -260,13 +263,12 @@ def _mean_inverse(rates: Mapping[str, float | Tensor]) -> float:
 def _pull(name: str, held: HeldForce, state: PullState) -> None:
     """Δ′ = (1 + d λ H)⁻¹ (Δ + d p) and p′ = λ H Δ′."""
     layer = state.well.layers[name]
-    distance = held.distance
+    distance, scale = held.distance, held.distance * state.strength
     if distance > 0:
         start = state.well.joined_distance(name, state.parameters)
         start.add_(held.force, alpha=distance)
         # What is pulled back, not what is left: directions without precision stay as they are.
-        stiffness = layer.spectrum().mul_(distance * state.strength)
-        back = layer.rotated_back(layer.rotated(start) * (stiffness / (1 + stiffness)))
+        back = layer.apply(lambda precision: _share(precision * scale), start)
         held.force = back / distance
         parts = layer.split(name, start - back)
         for each, part in parts.items():
@@ -275,6 +277,11 @@ def _pull(name: str, held: HeldForce, state: PullState) -> None:
                 target = layer.shaped(part, parameter) + state.well.anchor[each]
                 parameter.copy_(target)
     held.waited, held.distance = 0, 0.0
+
+
+def _share(stiffness: Tensor) -> Tensor:
+    """Return how much of Δ + d p an implicit step of stiffness d λ H takes back."""
+    return stiffness / (1 + stiffness)
 
 
 def layer_gradients(state: PullState) -> dict[str, Tensor]:

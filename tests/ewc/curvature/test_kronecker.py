@@ -1,6 +1,8 @@
 """What tasks leave behind as Kronecker factors, and how they add up, as the equations have it."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from support.memory import make_batches, make_model, move, weights
 from torch import Tensor, nn
 
 import ewc
+import ewc.curvature.kronecker
 from ewc.curvature.kronecker import Factor, Layer, added, check_factors, layers_of
 from ewc.curvature.wells import Well, add, well_at
 from ewc.fisher import KroneckerFactors, KroneckerFisher
@@ -457,6 +460,72 @@ def test_a_decomposed_factor_is_the_same_matrix() -> None:
         torch.testing.assert_close(one.diagonal(), matrix.diagonal())
         torch.testing.assert_close(one.scaled(0.3).full(), 0.3 * matrix)
     assert (Factor(-matrix).decomposed().values == 0).all()
+
+
+def test_a_cut_factor_keeps_the_largest_eigenvalues_and_the_mean_of_the_others() -> None:
+    torch.manual_seed(0)
+    matrix = spd(6)
+    values, vectors = torch.linalg.eigh(matrix)
+    values[:4] = values[:4].mean()
+    expected = vectors * values @ vectors.t()
+    factor = Factor(matrix).decomposed(2)
+    assert tuple(factor.matrix.shape) == (6, 2)
+    torch.testing.assert_close(factor.full(), expected)
+    torch.testing.assert_close(factor.diagonal(), expected.diagonal())
+    torch.testing.assert_close(factor.full().trace(), matrix.trace())
+    torch.testing.assert_close(factor.scaled(0.3).full(), 0.3 * expected)
+    # Rows that a layer gains are free: they do not get the mean of the others.
+    grown = factor.grown(8, keep_last=True).full()
+    at = torch.tensor([0, 1, 2, 3, 4, 7])
+    torch.testing.assert_close(grown[at.unsqueeze(1), at], expected)
+    assert grown[5:7].abs().max() < 1e-14
+
+
+@pytest.mark.parametrize("kept", [(4, 5), (2, 5), (4, 3), (2, 3), (1, 1)])
+def test_a_layer_with_cut_factors_is_the_product_of_their_matrices(kept: tuple[int, int]) -> None:
+    torch.manual_seed(1)
+    outputs, inputs = Factor(spd(4)).decomposed(kept[0]), Factor(spd(5)).decomposed(kept[1])
+    layer = Layer(inputs, outputs, tasks=3.0, ridge=0.2)
+    product = torch.kron(outputs.full(), inputs.full()) / 3
+    whole = product + 0.2 * torch.eye(20, dtype=torch.float64)
+    delta = torch.randn(4, 5, dtype=torch.float64)
+    torch.testing.assert_close(layer.energy(delta), delta.flatten() @ whole @ delta.flatten())
+    torch.testing.assert_close(layer.gradient(delta).flatten(), whole @ delta.flatten())
+    inverse = torch.linalg.inv(torch.eye(20, dtype=torch.float64) + 7 * whole)
+    found = layer.apply(lambda precision: 1 / (1 + 7 * precision), delta)
+    torch.testing.assert_close(found.flatten(), inverse @ delta.flatten())
+    assert layer.largest() == pytest.approx(float(torch.linalg.eigvalsh(whole).max()))
+    diagonals = layer.diagonals("weight")["weight"]
+    torch.testing.assert_close(diagonals.flatten(), whole.diagonal())
+
+
+def test_tasks_of_cut_factors_add_up_and_are_saved(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(ewc.curvature.kronecker, "LEADING", 2)
+    model = make_model()
+    memory = make_memory(model)
+    (first, _), (second, center) = (learn(memory, model, seed) for seed in (1, 2))
+
+    def total(name: str, part: str) -> Tensor:
+        before = Factor(getattr(first.factors[name], part)).decomposed().full()
+        return Factor(before + getattr(second.factors[name], part)).decomposed().full()
+
+    factors = {
+        name: replace(own, inputs=total(name, "inputs") / 2, outputs=total(name, "outputs"))
+        for name, own in second.factors.items()
+    }
+    diagonal = {name: first.diagonal[name] + f for name, f in second.diagonal.items()}
+    move(model, 3)
+    expected = written_out(model, [(KroneckerFisher(factors, diagonal), center)], 3.0)
+    assert_same_pull(model, memory.penalty(), expected)
+
+    restored = make_memory(model)
+    restored.load_state_dict(memory.state_dict())
+    assert torch.equal(restored.penalty(), memory.penalty())
+    memory.save(tmp_path / "memory.safetensors", precision="bfloat16")
+    loaded = ewc.EWC.load(tmp_path / "memory.safetensors", model)
+    assert float(loaded.penalty()) == pytest.approx(float(expected), rel=0.02)
 
 
 def test_adding_layers_adds_factors_ridges_and_tasks() -> None:
