@@ -64,17 +64,17 @@ class Block(NamedTuple):
             if self.parameters:
                 yield self
             return
-        pieces: list[tuple[Any, ...]] = []
+        cut: list[tuple[Any, ...]] = []
         numbers = 0
         for row in zip(*self, strict=True):
-            for piece in [row] if whole else _pieces(*row, size):
+            for piece in [row] if whole else _cut_row(*row, size):
                 if numbers + piece[0].numel() > size and numbers > 0:
-                    yield Block(*map(list, zip(*pieces, strict=True)))
-                    pieces, numbers = [], 0
-                pieces.append(piece)
+                    yield Block(*map(list, zip(*cut, strict=True)))
+                    cut, numbers = [], 0
+                cut.append(piece)
                 numbers += piece[0].numel()
-        if pieces:
-            yield Block(*map(list, zip(*pieces, strict=True)))
+        if cut:
+            yield Block(*map(list, zip(*cut, strict=True)))
 
 
 def block_size(device: torch.device) -> int:
@@ -82,7 +82,7 @@ def block_size(device: torch.device) -> int:
     return CPU_BLOCK * torch.get_num_threads() if device.type == "cpu" else DEVICE_BLOCK
 
 
-def _pieces(
+def _cut_row(
     parameter: Tensor,
     gradient: bool,
     state: ParamState,
@@ -90,22 +90,35 @@ def _pieces(
     anchor: Tensor,
     size: int,
 ) -> Iterator[tuple[Tensor, bool, ParamState, Tensor, Tensor]]:
-    """Cut along the first dimension, which gives views whatever the strides are."""
+    for (part, p, m), part_state in pieces([parameter, precision, anchor], state, size):
+        yield part, gradient, part_state, p, m
+
+
+def pieces(
+    tensors: Sequence[Tensor], state: ParamState, size: int
+) -> Iterator[tuple[Sequence[Tensor], ParamState]]:
+    """Cut tensors of one shape along the first dimension, which gives views for all strides.
+
+    Args:
+        tensors: a parameter, and what has its shape.
+        state: the optimizer's state of the parameter, which is cut with it.
+        size: how many numbers a piece should have.
+    """
+    parameter = tensors[0]
     if parameter.numel() <= size:
-        yield parameter, gradient, state, precision, anchor
+        yield tensors, state
         return
     rows = parameter.shape[0]
     step = max(1, size * rows // parameter.numel())
     for start in range(0, rows, step):
         count = min(step, rows - start)
-        part, p, m = (tensor.narrow(0, start, count) for tensor in (parameter, precision, anchor))
         part_state = {
             key: value.narrow(0, start, count)
             if isinstance(value, Tensor) and value.shape == parameter.shape
             else value
             for key, value in state.items()
         }
-        yield part, gradient, part_state, p, m
+        yield [tensor.narrow(0, start, count) for tensor in tensors], part_state
 
 
 How = Literal["proximal", "gradient"]

@@ -188,7 +188,7 @@ class _OptimizerPulls:
         rule, whole = step_size_rule(optimizer), needs_whole_parameters(optimizer)
         share = 1 - skipped if isinstance(skipped, Tensor) else 1.0
         # All forces first: at rest the weights are then where each pull leaves them alone.
-        cuts = StepCuts(self._weights_before)
+        cuts = StepCuts(self._weights_before, len(started) > 1)
         for pull, own in started:
             pull.memory._forces.take(optimizer, own, rule, gains, cuts, share)
         for number, (group, block) in enumerate(pulled_blocks(optimizer, state, gains)):
@@ -198,18 +198,17 @@ class _OptimizerPulls:
                 pull_on_block(rule, group, piece, state.strength, share, kept)
         for pull, own in started:
             pull.memory._forces.pull_if_due(own)
-        self._weights_before.clear()
 
     def _note_weights(self, optimizer: Optimizer, rule: StepSizeRule) -> None:
         """Note the weights of layers before a step whose size differs from weight to weight."""
-        self._weights_before.clear()
+        buffers, self._weights_before = self._weights_before, {}
         if rule is sgd_step_size:
             return
         for pull in self.pulls:
             state = pull.memory._pull_state()
             if pull.how == "proximal" and state.strength and state.well.layers:
-                moved = layer_parameters(state)
-                self._weights_before |= {id(p): p.detach().clone() for p in moved}
+                for moved in layer_parameters(state):
+                    self._weights_before[id(moved)] = _copied(moved, buffers.get(id(moved)))
 
     def _start_pulls(self, how: How) -> list[tuple[Pull, PullState]]:
         """Start the pulls of one kind, and return those that have something to pull with."""
@@ -275,6 +274,17 @@ class _OptimizerPulls:
                 for name in names:
                     _add_gradient(optimizer, own, name, gradients[name], group)
         return state
+
+
+def _copied(tensor: Tensor, buffer: Tensor | None) -> Tensor:
+    """Return a copy, in a buffer if that fits: it is as large as the model, at every step."""
+    if buffer is None or (buffer.shape, buffer.dtype, buffer.device) != (
+        tensor.shape,
+        tensor.dtype,
+        tensor.device,
+    ):
+        return tensor.detach().clone()
+    return buffer.copy_(tensor)
 
 
 # A value refers to its key only weakly, so that an entry disappears with its optimizer.

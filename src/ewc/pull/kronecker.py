@@ -25,9 +25,9 @@ K is chosen so that a pull costs less than the steps between two pulls.
 
 import math
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +35,16 @@ from torch.optim import Optimizer
 
 from ewc.curvature.kronecker import Layer
 from ewc.curvature.tasks import PullState
-from ewc.step_size import GAIN, ParamGroup, StepSizeRule
+from ewc.step_size import (
+    GAIN,
+    ParamGroup,
+    ParamState,
+    StepSize,
+    StepSizeRule,
+    block_size,
+    needs_whole_parameters,
+    pieces,
+)
 
 LARGEST = 3.0  # step size of a weight in units of that of the mean √v̂ of its layer
 # A pull takes four products of a layer's matrix with eigenvectors, a training step three with the
@@ -124,20 +133,39 @@ class HeldForces:
             cuts: what is cut from the step, the same for all memories that pull at it.
             share: how much of the step counts: 0 if the optimizer skipped it, else 1.
         """
-        groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+        if not state.well.layers:
+            return
+        groups = {
+            id(parameter): {**group, "lr": rate}
+            for group in optimizer.param_groups
+            for rate in [float(group["lr"])]  # read once, in case it is on a device
+            for parameter in (group["params"] if rate > 0 else [])
+        }
+        whole = needs_whole_parameters(optimizer)
         for name, layer in state.well.layers.items():
             own = {each: state.parameters[each] for each in names_of(name, layer)}
-            if not any(id(p) in groups and p.requires_grad for p in own.values()):
-                continue
-            rates = _rates(optimizer, own, groups, rule, gains)
-            if rates is None:
+            moved = {n: p for n, p in own.items() if id(p) in groups and p.requires_grad}
+            if not moved:
                 continue
             held = self.layers.get(name)
             if held is None:
                 shape = (len(layer.outputs.matrix), len(layer.inputs.matrix))
                 force = layer.inputs.matrix.new_zeros(shape)
                 held = self.layers[name] = HeldForce(force)
-            _take(name, layer, held, own, rates, cuts, share)
+            forces = {n: layer.shaped(f, own[n]) for n, f in layer.split(name, held.force).items()}
+            steps = [
+                StepOf(
+                    parameter,
+                    forces[each],
+                    cuts.before.get(id(parameter)),
+                    _state_of(optimizer, parameter, gains),
+                    groups[id(parameter)],
+                    rule,
+                    whole,
+                )
+                for each, parameter in moved.items()
+            ]
+            _take(held, steps, cuts, share)
 
     @torch.no_grad()
     def pull_if_due(self, state: PullState) -> None:
@@ -158,24 +186,44 @@ class StepCuts:
 
     Attributes:
         before: the weights before the step, by `id`.
-        shares: what is left of the step of each weight that a memory has cut, by `id`.
+        several: whether several memories pull. Only the first one cuts.
+        shares: what is left of the step of each piece of a weight, by `id` and number.
     """
 
     before: Mapping[int, Tensor]
-    shares: dict[int, Tensor] = field(default_factory=dict)
+    several: bool = False
+    shares: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
-    def cut(self, parameter: Tensor, rate: Tensor, longest: float) -> Tensor:
-        """Cut the step where its size is above `longest`, if no memory has done so.
 
-        Returns the shares that are left of it.
-        """
-        if (share := self.shares.get(id(parameter))) is None:
-            share = self.shares[id(parameter)] = (longest / rate).clamp_(max=1.0)
-            start = self.before.get(id(parameter))
-            if start is not None:
-                start, now = start.to(share.dtype), parameter.to(share.dtype)
-                parameter.copy_(torch.lerp(start, now, share))
-        return share
+class StepOf(NamedTuple):
+    """A step of the optimizer on one parameter of a layer.
+
+    Attributes:
+        parameter: θ after the step.
+        force: p, in the shape of the parameter.
+        before: θ before the step, if it was noted.
+        state: the optimizer's state of the parameter.
+        group: the optimizer's options.
+        rule: the optimizer's step size.
+        whole: whether the rule needs the whole parameter.
+    """
+
+    parameter: Tensor
+    force: Tensor
+    before: Tensor | None
+    state: ParamState
+    group: ParamGroup
+    rule: StepSizeRule
+    whole: bool
+
+    def pieces(self) -> Iterator[tuple[Sequence[Tensor], StepSize]]:
+        """Yield θ, p and what θ was before, in pieces that fit the cache, and their step size."""
+        size = self.parameter.numel() if self.whole else block_size(self.parameter.device)
+        tensors = [self.parameter, self.force]
+        if self.before is not None:
+            tensors.append(self.before)
+        for piece, state in pieces(tensors, self.state, size):
+            yield piece, self.rule(self.group, [piece[0]], [state]).rooted()
 
 
 def names_of(name: str, layer: Layer) -> tuple[str, ...]:
@@ -183,63 +231,57 @@ def names_of(name: str, layer: Layer) -> tuple[str, ...]:
     return (name,) if layer.bias is None else (name, layer.bias)
 
 
-def _rates(
-    optimizer: Optimizer,
-    own: Mapping[str, Tensor],
-    groups: Mapping[int, ParamGroup],
-    rule: StepSizeRule,
-    gains: Mapping[int, float],
-) -> dict[str, float | Tensor] | None:
-    """Return η of each parameter of a layer: a number, or a tensor of its shape.
-
-    None if the optimizer takes no step at all.
-    """
-    found: dict[str, float | Tensor] = {}
-    for name, parameter in own.items():
-        group = groups.get(id(parameter))
-        if group is None or not parameter.requires_grad:
-            found[name] = 0.0
-            continue
-        group = {**group, "lr": float(group["lr"])}
-        if group["lr"] <= 0:  # of an adaptive optimizer that is 0 / 0 of the mean step size
-            found[name] = 0.0
-            continue
-        state = dict(optimizer.state.get(parameter, {}))
-        if state and id(parameter) in gains:
-            state[GAIN] = gains[id(parameter)]
-        step = rule(group, [parameter], [state]).rooted()
-        found[name] = step.rate if step.scale is None else step.rate / step.scale[0]
-    largest = max((r for r in found.values() if not isinstance(r, Tensor)), default=0.0)
-    return found if largest > 0 or any(isinstance(r, Tensor) for r in found.values()) else None
+def _state_of(
+    optimizer: Optimizer, parameter: Tensor, gains: Mapping[int, float]
+) -> dict[str, Any]:
+    state = dict(optimizer.state.get(parameter, {}))
+    if state and id(parameter) in gains:
+        state[GAIN] = gains[id(parameter)]
+    return state
 
 
-def _take(
-    name: str,
-    layer: Layer,
-    held: HeldForce,
-    own: Mapping[str, Tensor],
-    rates: Mapping[str, float | Tensor],
-    cuts: StepCuts,
-    share: float | Tensor,
-) -> None:
+def _take(held: HeldForce, steps: Sequence[StepOf], cuts: StepCuts, share: float | Tensor) -> None:
     """Δ ← Δ − η ∘ p, with steps larger than d cut to it; count the step."""
     held.waited += 1
     if not held.scale or held.waited == 1:
-        held.scale = _mean_inverse(rates)
-    longest = LARGEST / held.scale if any(isinstance(r, Tensor) for r in rates.values()) else None
-    parts = layer.split(name, held.force)
-    sizes = []
-    for each, parameter in own.items():
-        rate = rates[each]
-        force = layer.shaped(parts[each], parameter)
-        if isinstance(rate, Tensor) and longest is not None:
-            moved = (rate * cuts.cut(parameter, rate, longest)).mul_(force)
-            _subtract(parameter, moved, share)
-        elif isinstance(rate, float):
-            sizes.append(rate)
-            if rate > 0:
-                _subtract(parameter, force, rate * share)
-    held.distance += max(sizes) if longest is None else longest
+        held.scale = _mean_inverse(steps)
+    longest = LARGEST / held.scale if held.scale else 0.0
+    for step in steps:
+        for number, (piece, size) in enumerate(step.pieces()):
+            if size.scale is None:
+                _subtract(piece[0], piece[1], size.rate * share)
+                longest = max(longest, size.rate)
+            else:
+                _take_cut(piece, size, longest, cuts, (id(step.parameter), number), share)
+    held.distance += longest
+
+
+def _take_cut(
+    piece: Sequence[Tensor],
+    size: StepSize,
+    longest: float,
+    cuts: StepCuts,
+    key: tuple[int, int],
+    share: float | Tensor,
+) -> None:
+    """Cut steps of η = rate / scale to the longest one, and take the force with such steps."""
+    (parameter, force, *before), rate = piece, size.rate
+    assert size.scale is not None
+    scale = size.scale[0]
+    left = cuts.shares.get(key)  # of the step: min(1, longest / η)
+    if left is None:
+        left = (scale * (longest / rate)).clamp_(max=1.0)
+        if before and parameter.dtype == left.dtype:
+            torch.lerp(before[0], parameter, left, out=parameter)
+        elif before:
+            start, end = before[0].to(left.dtype), parameter.to(left.dtype)
+            parameter.copy_(torch.lerp(start, end, left))
+        if cuts.several:
+            cuts.shares[key] = left
+    if parameter.dtype == force.dtype and not isinstance(share, Tensor):
+        parameter.addcdiv_(left * force, scale, value=-rate * share)
+    else:
+        _subtract(parameter, left * force / scale, rate * share)
 
 
 def _subtract(parameter: Tensor, tensor: Tensor, factor: float | Tensor) -> None:
@@ -250,14 +292,16 @@ def _subtract(parameter: Tensor, tensor: Tensor, factor: float | Tensor) -> None
         parameter.sub_((tensor * factor).to(parameter.dtype))
 
 
-def _mean_inverse(rates: Mapping[str, float | Tensor]) -> float:
+def _mean_inverse(steps: Iterable[StepOf]) -> float:
     """Return the mean of 1 / η over the weights that move; 0 if η is the same for all."""
-    total, count = 0.0, 0
-    for rate in rates.values():
-        if isinstance(rate, Tensor):
-            total += float(rate.reciprocal().sum())
-            count += rate.numel()
-    return total / count if count else 0.0
+    totals, count = [], 0
+    for step in steps:
+        for piece, size in step.pieces():
+            if size.scale is None:
+                break
+            totals.append(size.scale[0].sum() / size.rate)
+            count += piece[0].numel()
+    return float(sum(totals)) / count if count else 0.0
 
 
 def _pull(name: str, held: HeldForce, state: PullState) -> None:
