@@ -34,7 +34,7 @@ from ewc.fisher.per_sample.plan import Plan, Use, plan_for_one
 from ewc.fisher.per_sample.sums import BatchSquares
 from ewc.parameters import ParameterSelection, at_least_float32
 
-LARGEST = 4096  # rows of a factor: its eigenvectors take ten seconds to find
+LARGEST = 5200  # rows of a factor: beyond, its eigenvectors take minutes to find
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def fisher_kronecker(
 
     Weight matrices of linear layers, attention projections and convolutions (without groups) have
     factors, wherever in the model they are used, and their biases with them. What else there is,
-    and matrices with more than 4,096 inputs or outputs, have their diagonal.
+    and matrices with more than 5,200 inputs or outputs, have their diagonal.
 
     Args:
         model: any module, see `fisher_diagonal` for all arguments.

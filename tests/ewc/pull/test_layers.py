@@ -18,10 +18,10 @@ OPTIMIZERS: dict[str, Callable[..., optim.Optimizer]] = {
     "Adam": lambda p: optim.Adam(p, lr=0.02),
     "AdamW": lambda p: optim.AdamW(p, lr=0.02, weight_decay=0.0),
     "NAdam": lambda p: optim.NAdam(p, lr=0.02),
-    "RAdam": lambda p: optim.RAdam(p, lr=0.02),
+    "RAdam": lambda p: optim.RAdam(p, lr=0.05),
     "RMSprop": lambda p: optim.RMSprop(p, lr=0.02),
-    "Adagrad": lambda p: optim.Adagrad(p, lr=0.2),
-    "Adafactor": lambda p: optim.Adafactor(p, lr=0.02),
+    "Adagrad": lambda p: optim.Adagrad(p, lr=1.0),
+    "Adafactor": lambda p: optim.Adafactor(p, lr=0.1),
 }
 
 
@@ -34,17 +34,9 @@ def joined(model: nn.Linear) -> Tensor:
     return torch.cat([model.weight, model.bias.unsqueeze(1)], 1)
 
 
-# Within the steps of the test these come to rest only where the penalty is strong.
-SLOW = ("RAdam", "Adagrad", "Adafactor")
-CASES = [
-    (name, strength)
-    for name in OPTIMIZERS
-    for strength in ((1e3, 1e6) if name in SLOW else (1e-2, 1.0, 1e3, 1e6))
-]
-
-
 @pytest.mark.parametrize("steps_between", [1, 7])
-@pytest.mark.parametrize(("name", "strength"), CASES)
+@pytest.mark.parametrize("strength", [1e-2, 1.0, 1e3, 1e6])
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_it_rests_where_the_loss_and_the_penalty_are_smallest(
     name: str, strength: float, steps_between: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
