@@ -2,7 +2,7 @@
 
     python -m benchmarks.studies.budget                # five tasks, two seeds
     python -m benchmarks.studies.budget --rises        # what the estimate says, what is lost
-    python -m benchmarks.studies.budget --rises --curvature kronecker
+    python -m benchmarks.studies.budget --curvature kronecker --tasks 20   # or with --rises
 
 Each λ and each budget trains a network, beside plain training and training on all tasks at once.
 The share behind the default budget was chosen on other permutations, first weights and images (the
@@ -35,47 +35,58 @@ from benchmarks.studies.methods import (
 )
 from ewc_paper.mnist.learner import PermutedMnistLearner
 
-STRENGTHS = (100.0, 1e3, 1e6, 10.0, 1e4, 1.0, 1e5)
+STRENGTHS = {
+    "diagonal": (100.0, 1e3, 1e6, 10.0, 1e4, 1.0, 1e5),
+    "kronecker": (10.0, 30.0, 3.0, 100.0),
+}
 DEFAULT: Final = "auto"
-BUDGETS = (5e-4, 5e-3, 5e-2)  # in nats, beside the default
+BUDGETS = {"diagonal": (5e-4, 5e-3, 5e-2), "kronecker": ()}  # in nats, beside the default
 EWC = "ewc-exact"
 CURVATURES = {"diagonal": EWC, "kronecker": "ewc-kronecker"}
 
 
-def cells_of(size: Cell) -> Iterator[Cell]:
-    """Yield what is trained with one optimizer and seed, the most telling first."""
+def cells_of(size: Cell, curvature: str, joint: bool = True) -> Iterator[Cell]:
+    """Yield what is trained with one optimizer and seed, the most telling first.
+
+    Args:
+        size: the cell without method, strength and budget.
+        curvature: a key of `CURVATURES`.
+        joint: whether training on all tasks at once is among them.
+    """
+    method = CURVATURES[curvature]
     yield replace(size, method="naive")
-    yield replace(size, method=EWC, budget=DEFAULT)
-    for strength in STRENGTHS:
-        yield replace(size, method=EWC, strength=strength)
-    yield replace(size, method="joint")
-    for budget in BUDGETS:
-        yield replace(size, method=EWC, budget=budget)
+    yield replace(size, method=method, budget=DEFAULT)
+    for strength in STRENGTHS[curvature]:
+        yield replace(size, method=method, strength=strength)
+    if joint:
+        yield replace(size, method="joint")
+    for budget in BUDGETS[curvature]:
+        yield replace(size, method=method, budget=budget)
 
 
-def table(sizes: Sequence[Cell], rows: Mapping[Cell, CellRow]) -> list[str]:
+def table(columns: Sequence[Sequence[Cell]], rows: Mapping[Cell, CellRow]) -> list[str]:
     """Return the lines of the table, in Markdown: accuracies in percent, over seeds.
 
     What is not trained yet, for one of the seeds, is left out.
 
     Args:
-        sizes: the cells of one optimizer that differ in their seeds, as for `cells_of`.
+        columns: for each seed, the cells of one optimizer, as `cells_of` yields them.
         rows: the results.
     """
     lines = [
-        f"| {sizes[0].optimizer} | average of all tasks | first task | each when learned |",
+        f"| {columns[0][0].optimizer} | average of all tasks | first task | each when learned |",
         "| --- | --- | --- | --- |",
     ]
-    for cells in zip(*map(cells_of, sizes), strict=True):
+    for cells in zip(*columns, strict=True):
         found = [rows[cell] for cell in cells if cell in rows]
         if len(found) < len(cells):
             continue
-        columns = [
+        numbers = [
             [mean(row["accuracy"]) for row in found],
             [row["accuracy"][0] for row in found],
             [mean(row["learned"]) for row in found],
         ]
-        lines.append("| " + " | ".join([_label(cells[0]), *map(percent, columns)]) + " |")
+        lines.append("| " + " | ".join([_label(cells[0]), *map(percent, numbers)]) + " |")
     return lines
 
 
@@ -153,6 +164,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=2, help="number of seeds (default: 2)")
     parser.add_argument("--epochs", type=int, default=1, help="per task (default: 1)")
     parser.add_argument("--images", type=int, default=20_000, help="per epoch (default: 20,000)")
+    parser.add_argument(
+        "--optimizers", nargs="+", choices=OPTIMIZERS, default=list(OPTIMIZERS), help="both without"
+    )
     parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
     parser.add_argument("--table", action="store_true", help="only show what is there")
     parser.add_argument("--rises", action="store_true", help="estimated and real rises instead")
@@ -160,7 +174,12 @@ def main(arguments: list[str] | None = None) -> None:
         "--curvature",
         choices=CURVATURES,
         default="diagonal",
-        help="what --rises remembers a task by (default: diagonal)",
+        help="what a task is remembered by (default: diagonal)",
+    )
+    parser.add_argument(
+        "--no-joint",
+        action="store_true",
+        help="leave out training on all tasks at once, whose time grows as the tasks squared",
     )
     parser.add_argument("--results", type=Path, default=Path("docs/results/budget.jsonl"))
     options = parser.parse_args(arguments)
@@ -174,14 +193,24 @@ def main(arguments: list[str] | None = None) -> None:
         return
     rows = read_rows(options.results)
     seeds = range(options.seeds)
-    sizes = {
-        name: [replace(size, optimizer=name, seed=seed) for seed in seeds] for name in OPTIMIZERS
+    cells = {
+        name: [
+            list(
+                cells_of(
+                    replace(size, optimizer=name, seed=seed),
+                    options.curvature,
+                    joint=not options.no_joint,
+                )
+            )
+            for seed in seeds
+        ]
+        for name in options.optimizers
     }
     if not options.table:
-        every = [cells_of(size) for some in sizes.values() for size in some]
-        wanted = [cell for cells in zip(*every, strict=True) for cell in cells]
+        every = [of_seed for some in cells.values() for of_seed in some]
+        wanted = [cell for together in zip(*every, strict=True) for cell in together]
         train_cells(wanted, rows, options.results, options.workers)
-    for some in sizes.values():
+    for some in cells.values():
         print("\n".join(table(some, rows)), end="\n\n")
 
 

@@ -22,7 +22,7 @@ from ewc.fisher.kronecker import KroneckerFactors, KroneckerFisher
 from ewc.fisher.overlap import shaped, trace
 from ewc.parameters import at_least_float32
 
-LEADING = 1024  # eigenvectors that a factor keeps
+LEADING = 256  # eigenvectors that a factor keeps
 
 
 @dataclass(frozen=True)
