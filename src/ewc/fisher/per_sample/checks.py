@@ -21,7 +21,7 @@ from ewc.fisher.per_sample.flow import Rounding
 from ewc.fisher.per_sample.graph import Graph
 from ewc.fisher.per_sample.plan import GraphFindings, Plan, Probe, inspect_graph, make_plan
 from ewc.fisher.per_sample.sums import BatchSquares
-from ewc.fisher.per_sample.watch import Watch, samples_to_compare
+from ewc.fisher.per_sample.watch import Outline, Watch, are_within, samples_to_compare
 from ewc.parameters import widened
 
 FEW = 8  # samples that are checked, of 64 or more; of fewer an eighth, and at least two
@@ -43,6 +43,8 @@ class BatchChecks:
         self._findings: dict[tuple[Any, ...], GraphFindings | None] = {}  # None: samples mix
         self._linear: set[tuple[Any, ...]] = set()
         self._planned: Counter[tuple[Any, ...]] = Counter()  # batches, by graph
+        # By graph, the looks of its last batch that was checked, if none of them crosses samples.
+        self._within: dict[tuple[Any, ...], list[Outline] | None] = {}
 
     def plan(self, batch: FisherBatch, full: Probe) -> Plan | None:
         """Return the plan for a batch, or None if its samples mix."""
@@ -51,7 +53,7 @@ class BatchChecks:
             return None
         # Where nothing looks across samples, a later batch is like the first.
         number = self._planned[key]
-        checked = bool(full.looks) or number & (number - 1) == 0
+        checked = self._within.get(key) != _outlines(full) or number & (number - 1) == 0
         mixed = checked and self._mixes(batch, full)
         if not mixed and key not in self._findings:
             self._findings[key] = self._inspect(batch, full)
@@ -110,6 +112,9 @@ class BatchChecks:
         alone = self._run.alone(batch, last, COMPARED, watch if full.looks else None)
         if not rounding.explains(alone[0], full.output[last]):
             return True
+        self._within[full.graph.key] = (
+            _outlines(full) if are_within(full.looks, watch.looks) else None
+        )
         return any(
             not rounding.explains(self._run.alone(batch, n, COMPARED)[0].detach(), full.output[n])
             for n in samples_to_compare(full.looks, watch.looks, batch.size)
@@ -158,6 +163,10 @@ class BatchChecks:
                 lambda name: squares.summed_gradient(name, grads), expected, probe.graph
             )
         return findings._replace(unruled=tuple(unruled))
+
+
+def _outlines(probe: Probe) -> list[Outline]:
+    return [look.outline for look in probe.looks]
 
 
 def _random_like(output: Tensor, seed: int = 0) -> Tensor:

@@ -3,7 +3,8 @@
 An autograd graph does not show everything. The order in which tokens fill an expert, a maximum over
 a batch that decides what is computed next, or a write to an input leave no trace in it. `Watch`
 sees every operation while the model runs. It notes those that may *look across samples* (maxima,
-sorts, running sums, counts), and stops a write to the caller's tensors before it happens.
+sorts, running sums, counts, products and windows along them, samples in another order), and stops a
+write to the caller's tensors before it happens.
 
 Which dimensions hold the samples is not known here. But the same sample alone takes the same
 operations with smaller tensors: a dimension whose size differs holds samples. `samples_to_compare`
@@ -21,15 +22,30 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 Sizes = tuple[int, ...]
+Outline = tuple[str, tuple[Sizes, ...], tuple[int, ...] | None]
 
 # Operations along dimensions: those given by `dim`, or all.
 _ALONG = """
     all amax amin aminmax any argmax argmin argsort bincount count_nonzero cummax cummin cumprod
-    cumsum equal histc kthvalue linalg_vector_norm logcumsumexp logsumexp _log_softmax max mean
-    median min mode msort nanmedian nansum norm prod _softmax sort std std_mean sum topk
-    unique_consecutive unique_dim _unique _unique2 var var_mean
+    cumsum equal _fft_c2c _fft_c2r _fft_r2c flip gather histc index_select kthvalue
+    linalg_vector_norm logcumsumexp logsumexp _log_softmax masked_scatter max mean median min mode
+    msort nanmedian nansum norm prod put roll _safe_softmax _softmax sort std std_mean sum take topk
+    unfold unique_consecutive unique_dim _unique _unique2 var var_mean
 """
-# Parts of a dimension. Which part may depend on other samples where something reads the data.
+# Along all dimensions but the first, in which these have samples.
+_WINDOWS = """
+    _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d avg_pool2d
+    avg_pool3d convolution im2col max_pool2d_with_indices max_pool3d_with_indices
+    _scaled_dot_product_cudnn_attention _scaled_dot_product_efficient_attention
+    _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu
+"""
+# Along one dimension of one argument: that of sums of products, or of rows that are looked up.
+_OF_ONE = {
+    "addmm": (1, 1), "addmv": (1, 1), "baddbmm": (1, 2), "bmm": (0, 2), "dot": (0, 0),
+    "embedding": (0, 0), "_embedding_bag": (0, 0), "isin": (1, 0), "mm": (0, 1), "mv": (0, 1),
+    "vdot": (0, 0),
+}  # fmt: skip
+# Parts of a dimension.
 _PARTS = "narrow select slice split split_with_sizes unbind unsafe_split"
 # Writes to places that are given by an index.
 _SCATTERS = """
@@ -42,7 +58,8 @@ _READS = "_local_scalar_dense masked_select nonzero repeat_interleave"
 NOTED = {
     name: kind
     for kind, names in (
-        ("along", _ALONG), ("part", _PARTS), ("scatter", _SCATTERS), ("read", _READS)
+        ("along", _ALONG), ("window", _WINDOWS), ("of one", " ".join(_OF_ONE)),
+        ("part", _PARTS), ("scatter", _SCATTERS), ("read", _READS),
     )
     for name in names.split()
 }  # fmt: skip
@@ -50,6 +67,17 @@ NOTED = {
 _READS_OF_ALL = {Tensor.tolist: "tolist", Tensor.numpy: "numpy", Tensor.__array__: "numpy"}
 # Reductions of which each sample's own result can be compared with that of the batch.
 _COMPARABLE = ("all", "amax", "amin", "any", "max", "min")
+
+_INDEXED = (
+    torch.ops.aten.index.Tensor, torch.ops.aten.index_put.default,
+    torch.ops.aten.index_put_.default, torch.ops.aten._index_put_impl_.default,
+)  # fmt: skip
+# Along one dimension, by an index: the arguments are a tensor, a dimension and an index.
+_BY_INDEX = (
+    "gather", "index_add", "index_add_", "index_copy", "index_copy_", "index_select", "scatter",
+    "scatter_", "scatter_add", "scatter_add_",
+)  # fmt: skip
+_DIM = ("dim", "dims", "dimension")  # the names of that argument
 
 
 class InputWritten(BaseException):
@@ -64,7 +92,6 @@ class Look:
         name: PyTorch's name of the operation.
         sizes: the sizes of the tensors that it takes.
         dims: the dimensions of the first one that it works along; None for scatters and reads.
-        cuts: whether it takes a part of that dimension.
         values: the first tensor, where truth values or integers are reduced.
         version: how often it had been written to.
     """
@@ -72,9 +99,13 @@ class Look:
     name: str
     sizes: tuple[Sizes, ...]
     dims: tuple[int, ...] | None = None
-    cuts: bool = False
     values: Tensor | None = None
     version: int = 0
+
+    @property
+    def outline(self) -> Outline:
+        """What it looks at, without the data."""
+        return self.name, self.sizes, self.dims
 
 
 class Watch(TorchDispatchMode):
@@ -121,34 +152,51 @@ class Watch(TorchDispatchMode):
         if name:
             dim = args[dim_at] if 0 <= dim_at < len(args) else kwargs.get("dim", default)
             self._note(name, args, dim, result)
-        elif func is torch.ops.aten.index.Tensor and any(
-            one is not None and one.dtype in (torch.bool, torch.uint8) for one in args[1]
-        ):
-            self.looks.append(Look("masked_select", ()))
+        if func in _INDEXED:
+            self._note_indices(name or "index", args[0], args[1])
         return result
 
     def _note(self, name: str, args: tuple[Any, ...], dim: Any, result: Any) -> None:
-        if NOTED[name] == "read":
+        kind = NOTED[name]
+        if kind == "read":
             self.looks.append(Look(name, ()))
             return
         tensors = list(_tensors(args))
         if not tensors or any(one.is_nested for one in tensors):
             return
-        sizes = tuple([tuple(one.shape) for one in tensors])
-        if NOTED[name] == "scatter":
-            self.looks.append(Look(name, sizes))
-            return
+        if kind == "of one":
+            at, dim = _OF_ONE[name]
+            tensors = tensors[at:]
         first, rank = tensors[0], tensors[0].ndim
         given = dim if isinstance(dim, list | tuple) else () if dim is None else (dim,)
+        if kind == "window":
+            given = tuple(range(1, rank))
+        sizes = tuple([tuple(one.shape) for one in tensors])
+        if kind == "scatter":
+            self.looks.append(Look(name, sizes))
+            if not given:
+                return
+        if name in _BY_INDEX and _is_in_order(args[2], args[0], args[1] % max(rank, 1)):
+            return
         dims = tuple([one % max(rank, 1) for one in given]) or tuple(range(rank))
-        if NOTED[name] == "part":
-            whole = isinstance(result, Tensor) and result.shape == first.shape
-            if not whole:
-                self.looks.append(Look(name, sizes, dims, cuts=True))
+        if kind == "part" and isinstance(result, Tensor) and result.shape == first.shape:
             return
         kept = name in _COMPARABLE and not (first.is_floating_point() or first.is_complex())
         values = first if kept else None
         self.looks.append(Look(name, sizes, dims, values=values, version=first._version))
+
+    def _note_indices(self, name: str, tensor: Tensor, indices: Sequence[Tensor | None]) -> None:
+        """Note rows that are taken from, or written to, other places than their own."""
+        if any(one is not None and one.dtype in (torch.bool, torch.uint8) for one in indices):
+            self.looks.append(Look("masked_select", ()))
+            return
+        dims = tuple(
+            dim
+            for dim, index in enumerate(indices)
+            if index is not None and not _is_in_order(index, tensor, dim)
+        )
+        if dims:
+            self.looks.append(Look(name, (tuple(tensor.shape),), dims))
 
 
 class _Calls(TorchFunctionMode):
@@ -179,15 +227,26 @@ def samples_to_compare(together: Sequence[Look], alone: Sequence[Look], size: in
     if [look.name for look in together] != [look.name for look in alone]:
         return everyone  # what is computed depends on the samples
     found: set[int] = set()
-    depends = any(NOTED.get(look.name) == "read" for look in together)
     for look, other in zip(together, alone, strict=True):
-        if not _crosses(look, other) or (look.cuts and not depends):
+        if not _crosses(look, other):
             continue
         own = _own_results_differ(look, other, size)
         if own is None:
             return everyone
         found.update(own)
     return sorted(found)
+
+
+def are_within(together: Sequence[Look], alone: Sequence[Look]) -> bool:
+    """Whether no look is across samples, nor is any in another batch with the same outlines.
+
+    Where nothing is read, what is computed does not depend on the data.
+    """
+    if [look.name for look in together] != [look.name for look in alone]:
+        return False
+    if any(NOTED.get(look.name, "read") == "read" for look in together):
+        return False
+    return not any(map(_crosses, together, alone))
 
 
 def _crosses(look: Look, alone: Look) -> bool:
@@ -245,7 +304,7 @@ def _traits(func: Any) -> tuple[str, int, Any, tuple[tuple[int, str], ...]]:
     name = func.overloadpacket.__name__ if func.namespace == "aten" else ""
     if name in ("max", "min") and func._overloadname == "other":  # elementwise
         name = ""
-    at = next((at for at, argument in enumerate(arguments) if argument.name == "dim"), -1)
+    at = next((at for at, one in enumerate(arguments) if one.name in _DIM), -1)
     default = arguments[at].default_value if at >= 0 else None
     return name if name in NOTED else "", at, default, written
 
@@ -256,6 +315,16 @@ def _tensors(values: Any) -> Iterable[Tensor]:
             yield value
         elif isinstance(value, list | tuple):
             yield from _tensors(value)
+
+
+def _is_in_order(index: Tensor, tensor: Tensor, dim: int) -> bool:
+    """Whether an index along a dimension of a tensor has each row at its own place."""
+    size = tensor.shape[dim] if tensor.ndim else 1
+    rows = index.movedim(dim, 0) if index.ndim == tensor.ndim > 1 else index
+    if not size or not rows.ndim or rows.shape[0] != size:
+        return False
+    places = torch.arange(size, device=index.device)
+    return torch.equal(rows, places.view(-1, *[1] * (rows.ndim - 1)).expand_as(rows))
 
 
 def _storage(tensor: Tensor) -> int:

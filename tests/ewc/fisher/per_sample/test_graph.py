@@ -13,7 +13,7 @@ from ewc.fisher.per_sample.graph import (
     Graph,
 )
 from ewc.fisher.per_sample.plan import Probe, measure
-from ewc.fisher.per_sample.watch import InputWritten, Watch, samples_to_compare
+from ewc.fisher.per_sample.watch import InputWritten, Look, Watch, are_within, samples_to_compare
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -182,6 +182,26 @@ def test_samples_that_are_combined_are_not_followed(name: str) -> None:
     assert not any((i, 0) in found for i in products)
 
 
+def test_what_stays_within_samples_does_so_in_batches_with_the_same_outlines() -> None:
+    def looks(run: Callable[[Tensor], object], x: Tensor) -> list[Look]:
+        with Watch() as watch:
+            run(x)
+        return watch.looks
+
+    def run(x: Tensor) -> Tensor:
+        return F.linear(x, torch.ones(2, 5)).softmax(-1)
+
+    first, second = looks(run, X), looks(run, X + 1)
+    assert are_within(first, looks(run, X[-1:]))
+    assert [one.outline for one in first] == [one.outline for one in second]
+    assert not are_within(looks(torch.flipud, X), looks(torch.flipud, X[-1:]))
+
+    def reading(x: Tensor) -> Tensor:
+        return x.amax((1, 2)) if x[:0].sum().item() == 0 else x
+
+    assert not are_within(looks(reading, X), looks(reading, X[-1:]))
+
+
 def compared(run: Callable[[Tensor], object], x: Tensor) -> list[int]:
     with Watch() as together:
         run(x)
@@ -205,6 +225,15 @@ X = torch.randn(4, 3, 5)
         lambda x: [x[:, t].tanh() for t in range(3)],
         lambda x: x.flatten(0, 1).index_add(0, torch.arange(len(x) * 3), x.flatten(0, 1).tanh()),
         lambda x: torch.zeros(4).tolist(),
+        lambda x: F.linear(x, torch.ones(2, 5)),
+        lambda x: torch.einsum("bij,bkj->bik", x, x),
+        lambda x: F.scaled_dot_product_attention(x, x, x),
+        lambda x: F.conv1d(F.avg_pool1d(x, 3, 1, 1), torch.ones(2, 3, 3)),
+        lambda x: x.flip(1).roll(1, 2).unfold(1, 2, 1),
+        lambda x: x[torch.arange(len(x)), :, torch.full((len(x),), 2)],
+        lambda x: x.index_select(1, torch.tensor([2, 0])),
+        lambda x: x.gather(2, (x[..., :2] > 0).long()),
+        lambda x: torch.ones(9, 2)[(x[..., 0] > 0).long()],
     ],
 )
 def test_operations_within_samples_need_no_comparison(run: Callable[[Tensor], object]) -> None:
@@ -230,6 +259,21 @@ def test_operations_within_samples_need_no_comparison(run: Callable[[Tensor], ob
         lambda x: [row.max() for row in x],
         lambda x: x[:, 0, 0].tolist(),
         lambda x: x[:, 0, 0].numpy(),
+        lambda x: torch.mm(torch.ones(len(x), len(x)), x[:, 0]),
+        lambda x: torch.einsum("bi,ci->bc", x[:, 0], x[:, 0]) @ x[:, 0],
+        lambda x: F.scaled_dot_product_attention(x[:, 0][None], x[:, 0][None], x[:, 0][None]),
+        lambda x: F.conv1d(x[:, :, 0].t()[None], torch.ones(2, 3, 3), padding=1),
+        lambda x: F.max_pool1d(x[:, 0].t()[None], 3, 1, 1),
+        lambda x: x.roll(1, 0),
+        lambda x: x.flip(0),
+        lambda x: torch.cat([x[:1], x[:-1]]),
+        lambda x: F.pad(x[:, 0, 0], (1, 0)).unfold(0, 2, 1),
+        lambda x: x[torch.arange(len(x)).flip(0)],
+        lambda x: x.index_select(0, torch.zeros(len(x)).long()),
+        lambda x: x.gather(0, torch.zeros(len(x), 3, 5).long()),
+        lambda x: F.embedding(torch.zeros(len(x)).long(), x[:, 0]),
+        lambda x: x.index_put((torch.zeros(len(x)).long(),), x),
+        lambda x: x.masked_scatter(x > 0, x.tanh()),
     ],
 )
 def test_operations_across_samples_need_a_comparison_of_all(

@@ -560,6 +560,21 @@ def minimum_to_maximum(m: Custom, x: Tensor) -> Tensor:
     return m.head(((hidden - low) / (high - low)).tanh())
 
 
+def sometimes(other: Callable[[Tensor], Tensor]) -> Callable[[Custom, Tensor], Tensor]:
+    """Some samples have a hidden layer that depends on others."""
+
+    def forward(m: Custom, x: Tensor) -> Tensor:
+        hidden = m.a(x).tanh()
+        return m.head(torch.where(x[:, :1] > 0.8, other(hidden), hidden))
+
+    return forward
+
+
+def similar(m: Custom, x: Tensor) -> Tensor:
+    directions = nn.functional.normalize(x)
+    return m.head((directions @ directions.T > 0.9).to(x) @ m.a(x).tanh())
+
+
 @pytest.mark.parametrize(
     "forward",
     [
@@ -572,10 +587,16 @@ def minimum_to_maximum(m: Custom, x: Tensor) -> Tensor:
         exit_if(lambda sure: float((sure > 0.45).double().mean()) > 0.6),
         exit_if(lambda sure: all(value > 0.45 for value in sure.tolist())),
         minimum_to_maximum,
+        similar,
+        sometimes(lambda hidden: hidden.roll(1, 0)),
+        sometimes(lambda hidden: F.pad(hidden, (0, 0, 1, 0))[:-1]),
+        sometimes(lambda hidden: hidden[torch.arange(len(hidden)).flip(0)]),
+        sometimes(lambda hidden: F.avg_pool1d(hidden.T[None], 3, 1, 1)[0].T),
     ],
     ids=[
         *("in order", "sorted", "topk", "cumsum"),
         *("all sure", "least sure", "most sure", "listed", "min-max"),
+        *("product", "rolled", "cut", "indexed", "window"),
     ],
 )
 @pytest.mark.parametrize("size", [2, 4, 9])
