@@ -182,13 +182,15 @@ def norms_with_statistics(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def is_in_protected_layer(model: nn.Module, name: str, is_protected: Callable[[str], bool]) -> bool:
-    """Whether a module has protected parameters; for one without any, whether its parent has."""
+    """Whether a module has protected parameters; for one without any, whether its parent has.
+
+    Frozen parameters need no protection, but what they compute is to stay as it is too.
+    """
     while True:
         prefix = f"{name}." if name else ""
-        parameters = model.get_submodule(name).named_parameters()
-        names = [prefix + own for own, _ in parameters]
-        if names or not name:
-            return any(map(is_protected, names))
+        parameters = list(model.get_submodule(name).named_parameters())
+        if parameters or not name:
+            return any(not p.requires_grad or is_protected(prefix + own) for own, p in parameters)
         name = name.rpartition(".")[0]
 
 
@@ -321,14 +323,26 @@ def _warn_of_buffers(moved: list[str], norms: set[str]) -> None:
 
 
 class ReplacementCheck:
-    """Notices parameters that are other objects than those consolidated, with other weights."""
+    """Notices parameters that are other objects than those consolidated, with other weights.
+
+    Those that were written to before the first step after a consolidation, such as by
+    `reset_parameters()`, count as other objects.
+
+    Attributes:
+        waits: whether that step is still to come.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, weakref.ref[Tensor]] = {}
+        self._marks: dict[str, tuple[int, int]] = {}  # until the first step
+        self.waits = False
 
-    def remember(self, parameters: Mapping[str, Tensor]) -> None:
-        """Take these parameters as the ones that were consolidated."""
+    def remember(self, parameters: Mapping[str, Tensor], *, consolidated: bool = False) -> None:
+        """Take these parameters as the ones that the memory is of."""
         self._known |= {name: weakref.ref(tensor) for name, tensor in parameters.items()}
+        if consolidated:
+            self._marks = {name: _mark(tensor) for name, tensor in parameters.items()}
+            self.waits = True
 
     def check(
         self,
@@ -343,13 +357,16 @@ class ReplacementCheck:
             anchor: where the well pulls them to.
             precision: returns that of the well; it is called only if a parameter is another one.
         """
-        known = self._known
+        known, marks = self._known, self._marks
         changed = [
             name
             for name in anchor
             if name in parameters
-            if name not in known or known[name]() is not parameters[name]
+            if name not in known
+            or known[name]() is not parameters[name]
+            or (name in marks and marks[name] != _mark(parameters[name]))
         ]
+        self._marks, self.waits = {}, False
         if not changed:
             return
         layers: dict[str, list[str]] = {}
@@ -370,7 +387,13 @@ class ReplacementCheck:
         return {}  # a copy of the memory belongs to a copy of the model, with other parameters
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._known = {}
+        self._known, self._marks, self.waits = {}, {}, False
+
+
+def _mark(parameter: Tensor) -> tuple[int, int]:
+    """Return what shows, without reading any value, that a parameter was written to."""
+    own = shard(parameter)
+    return own._version, own.data_ptr()
 
 
 def _near_anchor(layer: list[tuple[Tensor, Tensor, Tensor]]) -> bool:
@@ -394,8 +417,8 @@ def _warn_of_replaced(names: list[str]) -> None:
     shown = ", ".join(map(repr, names[:4])) + (f" and {len(names) - 4} more" * (len(names) > 4))
     head = names[0].rpartition(".")[0] or names[0]
     warn(
-        f"{shown} are new parameters with other weights than those that were consolidated: the "
-        "memory pulls them to the old weights, and the new task is hardly learned. For a head of "
+        f"{shown} have quite other weights than those that were consolidated, as a new layer has: "
+        "the memory pulls them to the old ones, and the new task is hardly learned. For a head of "
         f"each task's own, leave it out with EWC(model, parameters='!{head}.*'), or keep the old "
         "one under its name and give the new one another; for a head that grows, copy the old "
         "weights into its leading rows"

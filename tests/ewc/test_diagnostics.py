@@ -141,16 +141,39 @@ def test_a_replaced_head_is_told_once_at_the_first_step(model, outputs):
     model[2] = nn.Linear(16, outputs)
     messages = told(lambda: one_step(model, memory))
     assert len(messages) == 1
-    assert messages[0].startswith("'2.weight', '2.bias' are new parameters with other weights")
+    assert messages[0].startswith("'2.weight', '2.bias' have quite other weights")
     assert "EWC(model, parameters='!2.*')" in messages[0]
     assert told(lambda: one_step(model, memory)) == []
+
+
+@pytest.mark.parametrize("penalty", [False, True])
+@pytest.mark.parametrize("way", ["reset", "load", "data"])
+def test_a_head_initialized_anew_in_place_is_told(model, way, penalty):
+    memory = EWC(model, strength=1.0)
+    memory.consolidate([batch(range(5))])
+    new = nn.Linear(16, 5)
+    if way == "reset":
+        model[2].reset_parameters()
+    elif way == "load":
+        model[2].load_state_dict(new.state_dict())
+    else:
+        model[2].weight.data, model[2].bias.data = new.weight.data, new.bias.data
+
+    def step():
+        if penalty:
+            memory.penalty().backward()
+        else:
+            one_step(model, memory)
+
+    assert "'2.weight', '2.bias' have quite other weights" in told(step)[0]
+    assert told(step) == []
 
 
 def test_a_replaced_head_is_told_by_penalty_too(model):
     memory = EWC(model, strength=1.0)
     memory.consolidate([batch(range(5))])
     model[2] = nn.Linear(16, 5)
-    with pytest.warns(EWCWarning, match="are new parameters"):
+    with pytest.warns(EWCWarning, match="have quite other weights"):
         memory.penalty().backward()
 
 
@@ -172,7 +195,7 @@ def test_a_head_that_is_left_out_or_trained_far_away_is_not_told(model):
     model[2] = nn.Linear(16, 5)
     assert told(lambda: one_step(model, memory)) == []
     with torch.no_grad():
-        model[0].weight.neg_()  # the same parameter, with other weights
+        model[0].weight.neg_()  # the same parameter, with other weights, after a first step
     assert told(lambda: one_step(model, memory)) == []
 
 
@@ -182,7 +205,7 @@ def test_a_head_replaced_after_loading_is_told(model, tmp_path):
     memory.save(tmp_path / "memory.safetensors")
     loaded = EWC.load(tmp_path / "memory.safetensors", model)
     model[2] = nn.Linear(16, 5)
-    assert "are new parameters" in told(lambda: one_step(model, loaded))[0]
+    assert "have quite other weights" in told(lambda: one_step(model, loaded))[0]
 
 
 # class-incremental learning
@@ -479,6 +502,30 @@ def test_only_norms_of_protected_layers_are_held_and_told(parameters, held):
     with warnings.catch_warnings():
         warnings.simplefilter("error", EWCWarning)
         memory.penalty().backward()
+
+
+@pytest.mark.parametrize("frozen", ["1", "", "after"], ids=["norm", "body", "afterwards"])
+def test_norms_whose_weights_are_frozen_are_held_and_told_too(frozen):
+    def freeze(model):
+        for layer in model[:2] if frozen == "" else [model[1]]:
+            layer.requires_grad_(False)
+
+    def prepared(**options):
+        model = network()
+        if frozen != "after":
+            freeze(model)
+        memory = EWC(model, strength=1.0, **options)
+        memory.consolidate([labeled(20, 1)])
+        freeze(model)
+        return model, memory
+
+    model, memory = prepared()
+    before = statistics(model)
+    model(3 * labeled(20, 3)[0])
+    assert unchanged(model, before)
+    model, memory = prepared(statistics="free")
+    model(3 * labeled(20, 3)[0])
+    assert "No penalty holds buffers" in told(lambda: memory.penalty().backward())[0]
 
 
 def test_a_norm_without_weights_belongs_to_the_layer_around_it():
