@@ -263,6 +263,26 @@ def _minimum_to_maximum(rng: random.Random, width: int) -> tuple[nn.Module, Run,
     return layer, run, width
 
 
+def _from_others(rng: random.Random, width: int) -> tuple[nn.Module, Run, int]:
+    """Rows that are taken from others, or summed with similar ones, where they are large."""
+    layer, limit = nn.Linear(width, width), rng.uniform(0.5, 1.5)
+    way = rng.choice(["rolled", "flipped", "indexed", "shifted", "summed"])
+
+    def run(m: nn.Module, s: State) -> State:
+        rows = m(s.x).tanh().flatten(1)
+        others = {
+            "rolled": lambda: rows.roll(1, 0),
+            "flipped": lambda: rows.flip(0),
+            "indexed": lambda: rows[torch.arange(len(rows)).flip(0)],
+            "shifted": lambda: nn.functional.pad(rows, (0, 0, 1, 0))[:-1],
+            "summed": lambda: (rows @ rows.T > 0.5).to(rows) @ rows,
+        }[way]()
+        large = s.x.flatten(1).amax(1, keepdim=True) > limit
+        return s.shaped(torch.where(large, others, rows).reshape(s.x.shape), s.dims)
+
+    return layer, run, width
+
+
 def _residual(rng: random.Random, width: int) -> tuple[nn.Module, Run, int]:
     layers = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 5), nn.GELU(), nn.Linear(5, width))
     return layers, lambda m, s: s.shaped(s.x + m(s.x), s.dims), width
@@ -299,4 +319,5 @@ MIXING: dict[str, Make] = {
     "routed": _routed,
     "early_exit": _early_exit,
     "minimum_to_maximum": _minimum_to_maximum,
+    "from_others": _from_others,
 }

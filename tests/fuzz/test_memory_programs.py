@@ -14,6 +14,7 @@ import ewc.step_size
 from ewc import step_size
 from ewc.curvature.tasks import TaskWells
 from ewc.curvature.wells import Well
+from ewc.diagnostics import BufferCheck, HeldStatistics, ReplacementCheck
 from ewc.step_size import MomentumGains
 from fuzz.memory_programs import Mismatch, Operation, execute, program, run, shrink
 from fuzz.seeds import few_now
@@ -106,11 +107,23 @@ def with_active_wells_never_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
 def with_loaded_tasks_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     unpack = ewc.memory.unpack
 
-    def empty(*args: object) -> tuple[TaskWells, float]:
-        wells, strength = unpack(*args)
-        return dataclasses.replace(wells, total=Well(), active=Well()), strength
+    def empty(*args: object) -> tuple[object, ...]:
+        wells, *others = unpack(*args)
+        return dataclasses.replace(wells, total=Well(), active=Well()), *others
 
     monkeypatch.setattr(ewc.memory, "unpack", empty)
+
+
+def with_replaced_heads_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReplacementCheck, "check", lambda *args: None)
+
+
+def with_moved_buffers_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BufferCheck, "check", lambda *args: None)
+
+
+def with_statistics_that_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HeldStatistics, "hold", lambda *args: None)
 
 
 @pytest.mark.parametrize(
@@ -128,6 +141,9 @@ def with_loaded_tasks_lost(monkeypatch: pytest.MonkeyPatch) -> None:
         with_grown_parts_pulled,
         with_active_wells_never_renewed,
         with_loaded_tasks_lost,
+        with_replaced_heads_unnoticed,
+        with_moved_buffers_unnoticed,
+        with_statistics_that_follow,
     ],
 )
 def test_a_broken_memory_is_found_and_its_program_shrunk(

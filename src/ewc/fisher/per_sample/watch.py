@@ -63,8 +63,9 @@ NOTED = {
     )
     for name in names.split()
 }  # fmt: skip
-# They read memory directly, and are seen as calls from Python only.
+# They read memory directly, and are seen as calls from Python only. An array may be written to.
 _READS_OF_ALL = {Tensor.tolist: "tolist", Tensor.numpy: "numpy", Tensor.__array__: "numpy"}
+_SHARED = (Tensor.numpy, Tensor.__array__, Tensor.__dlpack__)
 # Reductions of which each sample's own result can be compared with that of the batch.
 _COMPARABLE = ("all", "amax", "amin", "any", "max", "min")
 
@@ -126,7 +127,7 @@ class Watch(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.looks: list[Look] = []
         self._protected = {one for tensor in protected if (one := _storage(tensor))}
-        self._calls = _Calls(self.looks)
+        self._calls = _Calls(self.looks, self._protected)
 
     def __enter__(self) -> Self:
         self._calls.__enter__()  # type: ignore[no-untyped-call]
@@ -200,15 +201,17 @@ class Watch(TorchDispatchMode):
 
 
 class _Calls(TorchFunctionMode):
-    """Notes the tensors that are turned into lists or arrays."""
+    """Notes the tensors that are turned into lists or arrays, and protects those of the caller."""
 
-    def __init__(self, looks: list[Look]) -> None:
+    def __init__(self, looks: list[Look], protected: set[int]) -> None:
         super().__init__()
-        self._looks = looks
+        self._looks, self._protected = looks, protected
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if func in _SHARED and self._protected and _storage(args[0]) in self._protected:
+            raise InputWritten
         if func in _READS_OF_ALL and args:
             sizes = tuple(args[0].shape)
             self._looks.append(Look(_READS_OF_ALL[func], (sizes,), tuple(range(len(sizes)))))

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -314,6 +315,9 @@ def test_values_that_are_overwritten_later_are_not_trusted() -> None:
         lambda x: torch.add(x, 1, out=x),
         lambda x: torch._foreach_add_([x], 1.0),
         lambda x: x.unsqueeze(0).index_fill_(1, torch.tensor([0]), 3.0),
+        lambda x: x.numpy().fill(2),
+        lambda x: np.asarray(x[1:]).fill(2),
+        lambda x: np.from_dlpack(x).fill(2),
     ],
 )
 def test_a_write_to_a_protected_tensor_is_stopped_before_it_happens(
