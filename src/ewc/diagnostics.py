@@ -340,9 +340,9 @@ class ReplacementCheck:
     def remember(self, parameters: Mapping[str, Tensor], *, consolidated: bool = False) -> None:
         """Take these parameters as the ones that the memory is of."""
         self._known |= {name: weakref.ref(tensor) for name, tensor in parameters.items()}
-        if consolidated:
-            self._marks = {name: _mark(tensor) for name, tensor in parameters.items()}
-            self.waits = True
+        marked = parameters if consolidated else {}
+        self._marks = {name: _mark(tensor) for name, tensor in marked.items()}
+        self.waits = consolidated
 
     def check(
         self,

@@ -169,6 +169,15 @@ def test_a_head_initialized_anew_in_place_is_told(model, way, penalty):
     assert told(step) == []
 
 
+def test_weights_that_are_restored_with_their_memory_are_not_told(model):
+    memory = EWC(model, strength=1.0)
+    memory.consolidate([batch(range(5))])
+    state = memory.state_dict()
+    model[2].reset_parameters()  # a checkpoint of weights that have moved far
+    memory.load_state_dict(state)
+    assert told(lambda: one_step(model, memory)) == []
+
+
 def test_a_replaced_head_is_told_by_penalty_too(model):
     memory = EWC(model, strength=1.0)
     memory.consolidate([batch(range(5))])
