@@ -323,26 +323,14 @@ def _warn_of_buffers(moved: list[str], norms: set[str]) -> None:
 
 
 class ReplacementCheck:
-    """Notices parameters that are other objects than those consolidated, with other weights.
-
-    Those that were written to before the first step after a consolidation, such as by
-    `reset_parameters()`, count as other objects.
-
-    Attributes:
-        waits: whether that step is still to come.
-    """
+    """Notices parameters that are other objects than those consolidated, with other weights."""
 
     def __init__(self) -> None:
         self._known: dict[str, weakref.ref[Tensor]] = {}
-        self._marks: dict[str, tuple[int, int]] = {}  # until the first step
-        self.waits = False
 
-    def remember(self, parameters: Mapping[str, Tensor], *, consolidated: bool = False) -> None:
-        """Take these parameters as the ones that the memory is of."""
+    def remember(self, parameters: Mapping[str, Tensor]) -> None:
+        """Take these parameters as the ones that were consolidated."""
         self._known |= {name: weakref.ref(tensor) for name, tensor in parameters.items()}
-        marked = parameters if consolidated else {}
-        self._marks = {name: _mark(tensor) for name, tensor in marked.items()}
-        self.waits = consolidated
 
     def check(
         self,
@@ -357,16 +345,13 @@ class ReplacementCheck:
             anchor: where the well pulls them to.
             precision: returns that of the well; it is called only if a parameter is another one.
         """
-        known, marks = self._known, self._marks
+        known = self._known
         changed = [
             name
             for name in anchor
             if name in parameters
-            if name not in known
-            or known[name]() is not parameters[name]
-            or (name in marks and marks[name] != _mark(parameters[name]))
+            if name not in known or known[name]() is not parameters[name]
         ]
-        self._marks, self.waits = {}, False
         if not changed:
             return
         layers: dict[str, list[str]] = {}
@@ -387,13 +372,7 @@ class ReplacementCheck:
         return {}  # a copy of the memory belongs to a copy of the model, with other parameters
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._known, self._marks, self.waits = {}, {}, False
-
-
-def _mark(parameter: Tensor) -> tuple[int, int]:
-    """Return what shows, without reading any value, that a parameter was written to."""
-    own = shard(parameter)
-    return own._version, own.data_ptr()
+        self._known = {}
 
 
 def _near_anchor(layer: list[tuple[Tensor, Tensor, Tensor]]) -> bool:
@@ -417,8 +396,8 @@ def _warn_of_replaced(names: list[str]) -> None:
     shown = ", ".join(map(repr, names[:4])) + (f" and {len(names) - 4} more" * (len(names) > 4))
     head = names[0].rpartition(".")[0] or names[0]
     warn(
-        f"{shown} have quite other weights than those that were consolidated, as a new layer has: "
-        "the memory pulls them to the old ones, and the new task is hardly learned. For a head of "
+        f"{shown} are new parameters with other weights than those that were consolidated: the "
+        "memory pulls them to the old weights, and the new task is hardly learned. For a head of "
         f"each task's own, leave it out with EWC(model, parameters='!{head}.*'), or keep the old "
         "one under its name and give the new one another; for a head that grows, copy the old "
         "weights into its leading rows"

@@ -655,7 +655,7 @@ class EWC:
         self._forces.clear()
         self._fingerprint = fingerprint(selected)
         self._strength.begin_task()
-        self._replacement_check.remember(selected, consolidated=True)
+        self._replacement_check.remember(selected)
         self._label_check.remember()
         self._hold_statistics()
 
@@ -729,8 +729,6 @@ class EWC:
 
     def _before_step(self, how: How) -> None:
         """Find the strength for a step of an attached optimizer."""
-        if self._replacement_check.waits:  # the step itself will write to the weights
-            self._check_replacements(self._pull_state())
         if self._forces.waiting:
             return  # the weights are on their way: a budget is measured after a pull
         if self._wells.tasks and isinstance(self._strength.control, Budget):

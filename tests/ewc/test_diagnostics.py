@@ -141,40 +141,8 @@ def test_a_replaced_head_is_told_once_at_the_first_step(model, outputs):
     model[2] = nn.Linear(16, outputs)
     messages = told(lambda: one_step(model, memory))
     assert len(messages) == 1
-    assert messages[0].startswith("'2.weight', '2.bias' have quite other weights")
+    assert messages[0].startswith("'2.weight', '2.bias' are new parameters with other weights")
     assert "EWC(model, parameters='!2.*')" in messages[0]
-    assert told(lambda: one_step(model, memory)) == []
-
-
-@pytest.mark.parametrize("penalty", [False, True])
-@pytest.mark.parametrize("way", ["reset", "load", "data"])
-def test_a_head_initialized_anew_in_place_is_told(model, way, penalty):
-    memory = EWC(model, strength=1.0)
-    memory.consolidate([batch(range(5))])
-    new = nn.Linear(16, 5)
-    if way == "reset":
-        model[2].reset_parameters()
-    elif way == "load":
-        model[2].load_state_dict(new.state_dict())
-    else:
-        model[2].weight.data, model[2].bias.data = new.weight.data, new.bias.data
-
-    def step():
-        if penalty:
-            memory.penalty().backward()
-        else:
-            one_step(model, memory)
-
-    assert "'2.weight', '2.bias' have quite other weights" in told(step)[0]
-    assert told(step) == []
-
-
-def test_weights_that_are_restored_with_their_memory_are_not_told(model):
-    memory = EWC(model, strength=1.0)
-    memory.consolidate([batch(range(5))])
-    state = memory.state_dict()
-    model[2].reset_parameters()  # a checkpoint of weights that have moved far
-    memory.load_state_dict(state)
     assert told(lambda: one_step(model, memory)) == []
 
 
@@ -182,7 +150,7 @@ def test_a_replaced_head_is_told_by_penalty_too(model):
     memory = EWC(model, strength=1.0)
     memory.consolidate([batch(range(5))])
     model[2] = nn.Linear(16, 5)
-    with pytest.warns(EWCWarning, match="have quite other weights"):
+    with pytest.warns(EWCWarning, match="are new parameters"):
         memory.penalty().backward()
 
 
@@ -204,7 +172,7 @@ def test_a_head_that_is_left_out_or_trained_far_away_is_not_told(model):
     model[2] = nn.Linear(16, 5)
     assert told(lambda: one_step(model, memory)) == []
     with torch.no_grad():
-        model[0].weight.neg_()  # the same parameter, with other weights, after a first step
+        model[0].weight.neg_()  # the same parameter, with other weights
     assert told(lambda: one_step(model, memory)) == []
 
 
@@ -214,7 +182,7 @@ def test_a_head_replaced_after_loading_is_told(model, tmp_path):
     memory.save(tmp_path / "memory.safetensors")
     loaded = EWC.load(tmp_path / "memory.safetensors", model)
     model[2] = nn.Linear(16, 5)
-    assert "have quite other weights" in told(lambda: one_step(model, loaded))[0]
+    assert "are new parameters" in told(lambda: one_step(model, loaded))[0]
 
 
 # class-incremental learning
