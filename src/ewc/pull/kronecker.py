@@ -51,7 +51,7 @@ LARGEST = 3.0  # step size of a weight in units of that of the mean √v̂ of it
 # rows of the batch. `SHARE` is how much a pull may take of the steps between two pulls, counted
 # like that (the large products of a pull run some three times as fast). A batch is taken to have
 # `ROWS` rows, or `SEQUENCES` samples where a sample has many positions.
-SHARE, ROWS, SEQUENCES = 0.3, 128, 8
+SHARE, ROWS, SEQUENCES = 0.25, 128, 8
 
 
 def steps_between_pulls(layers: Mapping[str, Layer]) -> int:
