@@ -109,10 +109,15 @@ FAULTS = (
         "wells", TASKS, "sum(task not in self.left_out for task in self.tasks)", "len(self.tasks)"
     ),
     Fault("wells", TASKS, "self.leave_none_out()\n        pulling", "self\n        pulling"),
-    Fault("budget", STRENGTH, "min(wall * expected, RANGE[1])", "min(wall, RANGE[1])"),
+    Fault(
+        "budget",
+        STRENGTH,
+        "min(strength_at_budget * expected, RANGE[1])",
+        "min(strength_at_budget, RANGE[1])",
+    ),
     Fault("budget", STRENGTH, "expected += gain * speed", "expected += 0 * speed"),
     Fault("budget", STRENGTH, "gain = max(gain / 2, GAINS[0])", "gain = max(gain, GAINS[0])"),
-    Fault("budget", STRENGTH, "float(above_bottom) / 2 / tasks", "float(above_bottom) / 2"),
+    Fault("budget", STRENGTH, "float(above_offset) / 2 / tasks", "float(above_offset) / 2"),
     Fault("steps", STEPS, 'rate * (1 - group["dampening"])', "rate"),
     Fault("steps", STEPS, "squares, eps * first**0.5)", "squares, eps)"),
     Fault("steps", STEPS, "(1 - now) / (1 - product) + momentum", "(1 - now) / (1 - product)"),
@@ -131,7 +136,7 @@ FAULTS = (
     Fault("hooks", HOOKS, "gradient = -gradient", "gradient = +gradient"),
     Fault("hooks", HOOKS, "else loss + state.penalty()", "else loss"),
     Fault("hooks", HOOKS, "a.well is b.well", "True"),
-    Fault("proximal", "pull/proximal.py", "if softness < STIFF:", "if False:"),
+    Fault("proximal", "pull/proximal.py", "if half_pull_precision < STIFF:", "if False:"),
     # warnings, files, processes and the rest
     Fault("warnings", PULL_CHECKS, "(change * (1 - weight)).sum()", "(change * weight).sum()"),
     Fault("warnings", PULL_CHECKS, "precisions[name]) > limit", "precisions[name]) > 2 * limit"),

@@ -729,11 +729,12 @@ class EWC:
 
     def _before_step(self, how: How) -> None:
         """Find the strength for a step of an attached optimizer."""
-        if self._forces.waiting:
+        if not (self._wells.tasks and isinstance(self._strength.control, Budget)):
+            return
+        if self._wells.active.layers and self._forces.waiting:
             return  # the weights are on their way: a budget is measured after a pull
-        if self._wells.tasks and isinstance(self._strength.control, Budget):
-            weight, implicit = self._wells.weight, how == "proximal"
-            self._strength.advance(self._pull_state, weight, implicit=implicit)
+        weight, implicit = self._wells.weight, how == "proximal"
+        self._strength.advance(self._pull_state, weight, implicit=implicit)
 
     def _start_pull(self) -> PullState:
         """Return what to pull with at this step of an attached optimizer."""

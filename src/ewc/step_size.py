@@ -122,7 +122,7 @@ def pieces(
 
 
 How = Literal["proximal", "gradient"]
-STIFF = 1e-18  # a softness below which P + softness · scale may vanish where P = 0, in float32
+STIFF = 1e-18  # a `half_pull_precision` below which the denominator may vanish where P = 0
 TINY = 1e-36  # a moment this small counts as zero: its root is far below any eps in use
 SMALLEST_EPS = 1e-18  # with eps=0 a weight that never had a gradient would be pulled by 0 / 0
 ParamGroup = Mapping[str, Any]  # one of `optimizer.param_groups`
@@ -141,8 +141,8 @@ class StepSize(NamedTuple):
     eps: float | None = None
     gains: list[float] | list[Tensor] | None = None
 
-    def softness(self, strength: float) -> float:
-        """Return 1 / (rate · λ), which the scale is multiplied by to be compared with P.
+    def half_pull_precision(self, strength: float) -> float:
+        """Return 1 / (rate · λ): times the scale, the precision that is pulled halfway.
 
         It is at most 1e38, which is still a number in float32.
         """

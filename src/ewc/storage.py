@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
@@ -153,7 +153,7 @@ def pack(
     values = {
         "format": FORMAT,
         "strength": control.strength,
-        "budget": asdict(control) if isinstance(control, Budget) else None,
+        "budget": _budget_values(control) if isinstance(control, Budget) else None,
         "decay": wells.decay,
         "curvature": curvature,
         "center": wells.center,
@@ -164,11 +164,22 @@ def pack(
         "keep_tasks": wells.keep_tasks,
         "tasks": list(wells.tasks),
         "labels": sorted(labels),
-        "bottoms": [wells.total.bottom, *(well.bottom for well in wells.kept.values())],
+        "bottoms": [wells.total.offset, *(well.offset for well in wells.kept.values())],
     }
     state |= {FORCE + name: held.force.clone() for name, held in forces.layers.items()}
     state["values"] = _as_bytes(values)
     return state
+
+
+STORED_NAMES = {"strength_at_budget": "wall"}  # of fields of a budget that were called otherwise
+
+
+def _budget_values(budget: Budget) -> dict[str, Any]:
+    return {STORED_NAMES.get(name, name): value for name, value in asdict(budget).items()}
+
+
+def _budget_of(values: Mapping[str, Any]) -> Budget:
+    return Budget(**{f.name: values[STORED_NAMES.get(f.name, f.name)] for f in fields(Budget)})
 
 
 def _as_bytes(values: Mapping[str, Any]) -> Tensor:
@@ -198,8 +209,8 @@ def unpack(
             "another version of ewc, which can read it"
         )
     total, *kept = (
-        _unpack_well(prefix, state, bottom, layers)
-        for prefix, bottom, layers in zip(
+        _unpack_well(prefix, state, offset, layers)
+        for prefix, offset, layers in zip(
             _prefixes(values), values["bottoms"], values["layers"], strict=True
         )
     )
@@ -226,7 +237,7 @@ def unpack(
         }
     )
     budget = values["budget"]
-    control = FixedStrength(values["strength"]) if budget is None else Budget(**budget)
+    control = FixedStrength(values["strength"]) if budget is None else _budget_of(budget)
     return loaded, control, set(values["labels"]), forces
 
 
@@ -289,7 +300,7 @@ def _layer_values(well: Well) -> dict[str, dict[str, Any]]:
 def _unpack_well(
     prefix: str,
     state: Mapping[str, Tensor],
-    bottom: float,
+    offset: float,
     layers: Mapping[str, Mapping[str, Any]],
 ) -> Well:
     fields: dict[str, dict[str, Tensor]] = {
@@ -311,7 +322,7 @@ def _unpack_well(
         outputs = Factor(g[name], g_values.get(name), rest[1])
         plain = {field: value for field, value in own.items() if field != "rests"}
         made[name] = Layer(inputs, outputs, **plain)
-    return Well(bottom=bottom, layers=made, **fields)
+    return Well(offset=offset, layers=made, **fields)
 
 
 def _check_shapes(well: Well, parameters: Mapping[str, Tensor]) -> None:

@@ -88,7 +88,7 @@ class Budget:
     Attributes:
         budget: B, in nats per sample; or "auto".
         strength: λ of the present step; 0 until there is something to measure.
-        wall: Λ, the strength at the budget; 0 if nothing is known of it.
+        strength_at_budget: Λ, the strength at the budget; 0 if nothing is known of it.
         estimate: e at the last measurement.
         interval: steps from the last measurement to the next.
         wait: how many of them are still to come.
@@ -98,7 +98,7 @@ class Budget:
 
     budget: float | Literal["auto"]
     strength: float = 0.0
-    wall: float = 0.0
+    strength_at_budget: float = 0.0
     estimate: float = 0.0
     interval: int = 1
     wait: int = 0
@@ -166,17 +166,17 @@ class Budget:
                 rest = max(REST, self.interval / age)
             elif large and change > 0:
                 factor = min(expected**2, FASTEST_RISE)
-        wall = self.wall or 1.0
+        strength_at_budget = self.strength_at_budget or 1.0
         if (change if distance < 1 else -change) <= rest * self.estimate:
-            wall = _within(wall * factor, RANGE)
+            strength_at_budget = _within(strength_at_budget * factor, RANGE)
         interval = max(self.interval // 2, 1) if large else min(2 * self.interval, LONGEST)
-        falls = implicit and wall < self.wall and distance < FASTEST[0]
-        if estimate > BEYOND * allowed or (falls and wall * allowed > WEAK_PENALTY):
+        falls = implicit and strength_at_budget < self.strength_at_budget and distance < FASTEST[0]
+        if estimate > BEYOND * allowed or (falls and strength_at_budget * allowed > WEAK_PENALTY):
             interval = 1
         return replace(
             self,
-            strength=min(wall * expected, RANGE[1]),
-            wall=wall,
+            strength=min(strength_at_budget * expected, RANGE[1]),
+            strength_at_budget=strength_at_budget,
             estimate=estimate,
             interval=interval,
             wait=interval - 1,
@@ -186,10 +186,12 @@ class Budget:
 
     def _begin(self, estimate: float, allowed: float) -> "Budget":
         """Return the budget for the first step of a task, which may go anywhere."""
-        wall = _within(max(self.wall, FIRST_PENALTY / allowed), RANGE)
+        strength_at_budget = _within(max(self.strength_at_budget, FIRST_PENALTY / allowed), RANGE)
         distance = max(math.sqrt(estimate / allowed), 1.0)
-        strength = min(wall * distance, RANGE[1])
-        return replace(self, strength=strength, wall=wall, estimate=estimate, age=1)
+        strength = min(strength_at_budget * distance, RANGE[1])
+        return replace(
+            self, strength=strength, strength_at_budget=strength_at_budget, estimate=estimate, age=1
+        )
 
 
 def _within(value: float, bounds: tuple[float, float]) -> float:
@@ -261,8 +263,8 @@ class MemoryStrength:
         """Return e, see `EWC.estimated_rise`."""
         if not state.well.names:
             return 0.0
-        above_bottom = energy(replace(state.well, bottom=0.0), state.parameters)
-        return float(above_bottom) / 2 / tasks
+        above_offset = energy(replace(state.well, offset=0.0), state.parameters)
+        return float(above_offset) / 2 / tasks
 
     @torch.no_grad()
     def allowed_rise(self, state: Callable[[], PullState], tasks: float) -> float:
@@ -360,7 +362,7 @@ class MemoryStrength:
     @torch.no_grad()
     def _check_smallest_budget(self, state: PullState, tasks: float) -> None:
         """Warn once of a budget that the dtype of the weights cannot keep."""
-        well = replace(state.well, bottom=0.0)
+        well = replace(state.well, offset=0.0)
         by_dtype: dict[torch.dtype, dict[str, torch.Tensor]] = {}
         for name in well.names:
             parameter = state.parameters[name]

@@ -114,7 +114,7 @@ def test_the_next_task_begins_as_strong_as_the_first_one() -> None:
     rested = after(Budget(BUDGET), 0.3 * BUDGET, 200, implicit=True)
     assert rested.strength < 1e-6
     assert after(rested.begun(), 0.0, implicit=True).strength == pytest.approx(0.1 / BUDGET)
-    strong = Budget(BUDGET, wall=100 / BUDGET)
+    strong = Budget(BUDGET, strength_at_budget=100 / BUDGET)
     assert after(strong.begun(), 0.0, implicit=True).strength == pytest.approx(100 / BUDGET)
 
 
@@ -129,18 +129,18 @@ def test_a_strength_is_not_judged_before_it_had_time_to_settle() -> None:
 
 
 def test_the_pull_is_right_at_the_budget_and_vanishes_below_it() -> None:
-    there = after(Budget(BUDGET, wall=7.0), BUDGET)
-    assert (there.strength, there.wall) == (7.0, 7.0)
-    assert after(Budget(BUDGET, wall=1e6), 0.5 * BUDGET, 120).strength < 1e-9
+    there = after(Budget(BUDGET, strength_at_budget=7.0), BUDGET)
+    assert (there.strength, there.strength_at_budget) == (7.0, 7.0)
+    assert after(Budget(BUDGET, strength_at_budget=1e6), 0.5 * BUDGET, 120).strength < 1e-9
     assert after(Budget(BUDGET), 0.0).strength == 0.0  # at the anchor
 
 
 @pytest.mark.parametrize("estimate", [3 * BUDGET, 1e30])
 def test_beyond_the_budget_the_pull_grows_within_bounds(estimate: float) -> None:
     first, later = after(Budget(BUDGET), estimate), after(Budget(BUDGET), estimate, 10_000)
-    assert 1.0 < first.wall <= 3.0
+    assert 1.0 < first.strength_at_budget <= 3.0
     assert later.strength == 1e30
-    assert math.isfinite(later.wall)
+    assert math.isfinite(later.strength_at_budget)
 
 
 @pytest.mark.parametrize("estimate", [math.nan, math.inf])
@@ -187,12 +187,12 @@ def test_after_a_long_rest_the_pull_is_back_soon(strength: float, speed: float) 
 
 
 def test_what_already_moves_towards_the_budget_is_left_to_it() -> None:
-    assert after(Budget(BUDGET, estimate=0.01), 0.02).wall == 1.0
-    assert after(Budget(BUDGET, estimate=0.2), 0.1).wall == 1.0
-    assert after(Budget(BUDGET, estimate=0.2), 0.199).wall > 1.0
-    assert after(Budget(BUDGET, estimate=0.2), 0.3).wall > 1.0
-    assert after(Budget(BUDGET, estimate=0.04), 0.0401).wall < 1.0
-    assert after(Budget(BUDGET, estimate=0.04), 0.03).wall < 1.0
+    assert after(Budget(BUDGET, estimate=0.01), 0.02).strength_at_budget == 1.0
+    assert after(Budget(BUDGET, estimate=0.2), 0.1).strength_at_budget == 1.0
+    assert after(Budget(BUDGET, estimate=0.2), 0.199).strength_at_budget > 1.0
+    assert after(Budget(BUDGET, estimate=0.2), 0.3).strength_at_budget > 1.0
+    assert after(Budget(BUDGET, estimate=0.04), 0.0401).strength_at_budget < 1.0
+    assert after(Budget(BUDGET, estimate=0.04), 0.03).strength_at_budget < 1.0
 
 
 def test_a_fixed_strength_measures_nothing() -> None:

@@ -33,10 +33,10 @@ def test_a_seed_is_always_the_same_program() -> None:
     assert program(3) != program(4)
 
 
-def without_bottom(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     add = ewc.curvature.wells.add
     monkeypatch.setattr(
-        ewc.curvature.wells, "add", lambda a, b: dataclasses.replace(add(a, b), bottom=0.0)
+        ewc.curvature.wells, "add", lambda a, b: dataclasses.replace(add(a, b), offset=0.0)
     )
 
 
@@ -129,7 +129,7 @@ def with_statistics_that_follow(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "breaking",
     [
-        without_bottom,
+        without_offset,
         without_forgetting,
         with_the_last_memory_alone,
         with_momentum_ignored,
@@ -173,7 +173,7 @@ def fails(operations: list[Operation]) -> bool:
 
 
 def test_a_mismatch_reads_as_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_bottom(monkeypatch)
+    without_offset(monkeypatch)
     found = next(seed for seed in range(PROGRAMS) if fails(program(seed)))
     with pytest.raises(Mismatch, match=r"(?s)memory\(strength=.*anchor\(memory=0, task=.*-> the p"):
         run(found)

@@ -96,13 +96,13 @@ def learn_two_tasks(model: nn.Module, name: str, rank: int = 0, size: int = 1) -
     penalty = float(memory.penalty().detach())
     shaped: dict[str, Any] = {"kind": "empirical", "floor": 0.1, "normalize": 2.0}
     second_fisher = memory.consolidate(uneven_part(second, rank, size), task="B", **shaped)
-    bottom = float(memory.penalty().detach())  # of both tasks, at the weights of the second
+    offset = float(memory.penalty().detach())  # of both tasks, at the weights of the second
     return {
         "fisher": whole(fisher),
         "second fisher": whole(second_fisher),
         "penalty": penalty,
         "strength": strength,
-        "bottom": bottom,
+        "offset": offset,
         "weights": whole(dict(bare(model).named_parameters())),
         # without remainders, which are kept only where rounding would show
         "state": whole({k: t for k, t in memory.state_dict().items() if "remainder" not in k}),

@@ -191,6 +191,6 @@ def combined(states: Sequence[PullState]) -> PullState:
             {new[name]: elementwise(scale, tensor) for name, tensor in well.precision.items()},
             {new[name]: well.anchor[name] for name in new},
         )
-        total = add(total, scaled, bottom=False)
+        total = add(total, scaled, offset=False)
     settled = all(state.settled for state in states)
     return PullState(parameters, total, strength, sources, settled, tuple(states))

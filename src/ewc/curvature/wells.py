@@ -2,9 +2,9 @@
 
 A sum of quadratics is a quadratic: two tensors per parameter and one number describe it, whatever
 the number of tasks. Instead of ΣF and ΣFθ* we keep (precision, anchor) = (ΣF, ΣFθ*/ΣF), and instead
-of ΣFθ*² the energy at the bottom of the well, so that nothing cancels in float32. The mean of
-several anchors is rounded. Where the anchors lie so close together that the rounding would show, a
-third tensor keeps the remainder.
+of ΣFθ*² the offset, the energy at the bottom of the well, so that nothing cancels in float32. The
+mean of several anchors is rounded. Where the anchors lie so close together that the rounding would
+show, a third tensor keeps the remainder.
 
 Wells are never changed in place: a new one takes the place of the old.
 """
@@ -36,7 +36,7 @@ from ewc.parameters import at_least_float32
 
 @dataclass(frozen=True)
 class Well:
-    """E(θ) = Σ_i precision_i (θ_i − anchor_i − remainder_i)² + bottom, by parameter name.
+    """E(θ) = Σ_i precision_i (θ_i − anchor_i − remainder_i)² + offset, by parameter name.
 
     The remainder is about one rounding of the anchor; a parameter that is not in it has none.
 
@@ -46,7 +46,7 @@ class Well:
 
     precision: Mapping[str, Tensor] = field(default_factory=dict)
     anchor: Mapping[str, Tensor] = field(default_factory=dict)
-    bottom: float = 0.0
+    offset: float = 0.0
     remainder: Mapping[str, Tensor] = field(default_factory=dict)
     layers: Mapping[str, Layer] = field(default_factory=dict)
 
@@ -84,7 +84,7 @@ class Well:
         return Well(
             {name: change(name, tensor) for name, tensor in self.precision.items()},
             {name: change(name, tensor) for name, tensor in self.anchor.items()},
-            self.bottom,
+            self.offset,
             {name: change(name, tensor) for name, tensor in self.remainder.items()},
             self.layers,
         )
@@ -159,7 +159,7 @@ def energy(well: Well, parameters: Mapping[str, Tensor]) -> Tensor:
     for name, layer in well.layers.items():
         if name in parameters:
             terms.append(layer.energy(well.joined_distance(name, parameters)))
-    return sum((term.to(terms[0].device) for term in terms), torch.zeros(())) + well.bottom
+    return sum((term.to(terms[0].device) for term in terms), torch.zeros(())) + well.offset
 
 
 def energy_at_zero(well: Well, parameters: Mapping[str, Tensor]) -> float:
@@ -169,11 +169,11 @@ def energy_at_zero(well: Well, parameters: Mapping[str, Tensor]) -> float:
         well: the well.
         parameters: those that it was made for, which say how it is sharded.
     """
-    bare = replace(well, bottom=0.0)
+    bare = replace(well, offset=0.0)
     biases = {name: layer.bias for name, layer in well.layers.items() if layer.bias is not None}
     groups = ((name, biases[name]) if name in biases else (name,) for name in parameters)
     zeros = ({name: torch.zeros_like(parameters[name]) for name in group} for group in groups)
-    return math.fsum(float(energy(bare, zero)) for zero in zeros) + well.bottom
+    return math.fsum(float(energy(bare, zero)) for zero in zeros) + well.offset
 
 
 Center = Literal["latest", "each"]
@@ -193,13 +193,13 @@ def merged(wells: Iterable[Well], decay: float, center: Center = "each") -> Well
     return reduce(lambda old, new: online_update(old, new, decay), wells, Well()).decomposed()
 
 
-def add(a: Well, b: Well, *, bottom: bool = True) -> Well:
+def add(a: Well, b: Well, *, offset: bool = True) -> Well:
     """Return the well whose energy is that of `a` plus that of `b`, everywhere.
 
     P = P_a + P_b,  m = (P_a m_a + P_b m_b) / P,
-    bottom = bottom_a + bottom_b + Σ (P_a P_b / P) (m_a − m_b)²
+    offset = offset_a + offset_b + Σ (P_a P_b / P) (m_a − m_b)²
 
-    Without `bottom` only P and the rounded m, which is all that pulls: no value is read from a
+    Without `offset` only P and the rounded m, which is all that pulls: no value is read from a
     device.
     """
     layout = {**a.precision, **b.precision}
@@ -207,13 +207,13 @@ def add(a: Well, b: Well, *, bottom: bool = True) -> Well:
     precision = {**a.precision, **b.precision}
     anchor = {**a.anchor, **b.anchor}
     remainder = {**a.remainder, **b.remainder}
-    bottoms = [a.bottom, b.bottom]
+    offsets = [a.offset, b.offset]
     # In the same order in all processes, which add up their shards together.
     for name in (name for name in a.precision if name in b.precision):
         precision[name] = a.precision[name] + b.precision[name]
         share = (b.precision[name] / precision[name]).nan_to_num(nan=0.0)  # 0/0: neither pulls
         anchor[name] = torch.lerp(a.anchor[name], b.anchor[name], share)
-        if not bottom:
+        if not offset:
             continue
         # The mean again, measured from its rounded value: differences of close numbers are exact.
         from_a, from_b = (well.distance(name, anchor[name]).neg_() for well in (a, b))
@@ -221,24 +221,24 @@ def add(a: Well, b: Well, *, bottom: bool = True) -> Well:
         apart = from_a - from_b
         energy_between = (a.precision[name] * share * apart.square()).sum()
         lost = (precision[name] * remainder[name].square()).sum()
-        bottoms.append(float(sum_of_shards(energy_between, layout[name])))
-        error = _energy_error(float(sum_of_shards(lost, layout[name])), bottoms[-1])
+        offsets.append(float(sum_of_shards(energy_between, layout[name])))
+        error = _energy_error(float(sum_of_shards(lost, layout[name])), offsets[-1])
         if error < 8 * torch.finfo(remainder[name].dtype).eps:
             del remainder[name]
-    if not bottom:
+    if not offset:
         return Well(precision, anchor).assembled(layout)
-    lowest = math.fsum(bottoms)  # the same in any order
+    lowest = math.fsum(offsets)  # the same in any order
     return Well(precision, anchor, lowest, remainder).assembled(layout)
 
 
-def _energy_error(lost: float, bottom: float) -> float:
+def _energy_error(lost: float, offset: float) -> float:
     """Return how wrong E could be without the remainder r, which has the energy `lost` = Σ P r².
 
-    |ΔE| / E <= 2 Σ P |r| |θ − m| / (Σ P (θ − m)² + bottom) <= √(Σ P r² / bottom), for every θ.
+    |ΔE| / E <= 2 Σ P |r| |θ − m| / (Σ P (θ − m)² + offset) <= √(Σ P r² / offset), for every θ.
     """
     if lost == 0:
         return 0.0
-    return math.sqrt(lost / bottom) if bottom > 0 else math.inf
+    return math.sqrt(lost / offset) if offset > 0 else math.inf
 
 
 def online_update(old: Well, new: Well, decay: float) -> Well:

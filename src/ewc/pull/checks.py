@@ -46,9 +46,9 @@ from ewc.step_size import (
     step_size_rule,
 )
 
-# The smallest `surviving_share` without a warning. On permuted MNIST (784-200-200-10, SGD at 0.1
-# with momentum 0.9 and Adam at 1e-3, λ from 1 to 1e8, a floor of 0 or 0.02) the next task was
-# learned wherever 0.22 or more survived, and not at all where 0.01 or less did.
+# The smallest `remaining_step_fraction` without a warning. On permuted MNIST (784-200-200-10, SGD
+# at 0.1 with momentum 0.9 and Adam at 1e-3, λ from 1 to 1e8, a floor of 0 or 0.02) the next task
+# was learned wherever 0.22 or more remained, and not at all where 0.01 or less did.
 STANDSTILL = 0.1
 # Of the energy, every so many steps: this much more each time, and this much more in all. With
 # momentum and a learning rate that warms up weights move as t⁴, and the energy grows as t⁸: by less
@@ -128,7 +128,7 @@ class StrengthCheck:
             if same and product <= GROWTH * product_checked:
                 return
         self._checked = (wells, product)
-        if (share := surviving_share(optimizer, state)) < STANDSTILL:
+        if (share := remaining_step_fraction(optimizer, state)) < STANDSTILL:
             warned.add("standstill")
             warn_of_standstill(share, state.strength)
 
@@ -189,7 +189,7 @@ class StrengthCheck:
         self._steps += 1
         if self._steps % WINDOW != 0:
             return
-        now = float(energy(replace(state.well, bottom=0.0), state.parameters))
+        now = float(energy(replace(state.well, offset=0.0), state.parameters))
         last, self._energy = self._energy, now
         if now <= STEEP * last:
             self._growing_from = None
@@ -210,7 +210,7 @@ class StrengthCheck:
         return self._largest[1]
 
 
-def surviving_share(optimizer: Optimizer, state: PullState) -> float:
+def remaining_step_fraction(optimizer: Optimizer, state: PullState) -> float:
     """Return how much of the optimizer's step the pull leaves: Σ |Δ| / (1 + ηλP) over Σ |Δ|.
 
     Δ = ηg is the step of each weight. Weights that are not protected count too: all of their step

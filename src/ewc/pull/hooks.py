@@ -188,15 +188,16 @@ class _OptimizerPulls:
         rule, whole = step_size_rule(optimizer), needs_whole_parameters(optimizer)
         share = 1 - skipped if isinstance(skipped, Tensor) else 1.0
         # All forces first: at rest the weights are then where each pull leaves them alone.
+        with_layers = [(pull, own) for pull, own in started if own.well.layers]
         cuts = StepCuts(self._weights_before, len(started) > 1)
-        for pull, own in started:
+        for pull, own in with_layers:
             pull.memory._forces.take(optimizer, own, rule, gains, cuts, share)
         for number, (group, block) in enumerate(pulled_blocks(optimizer, state, gains)):
             for piece in block.cut(whole=whole):
                 # The weights are kept only if all of the group is in one block, which is small.
                 kept = self._kept.setdefault(number, KeptWeights()) if piece is block else None
                 pull_on_block(rule, group, piece, state.strength, share, kept)
-        for pull, own in started:
+        for pull, own in with_layers:
             pull.memory._forces.pull_if_due(own)
 
     def _note_weights(self, optimizer: Optimizer, rule: StepSizeRule) -> None:
@@ -262,7 +263,7 @@ class _OptimizerPulls:
             self._strength_check.check_growth(optimizer, state, self.pulls[0].memory._warned)
         for group, names in pulled_groups(optimizer, state):
             for name in names:
-                # The anchor's remainder is left out: it shifts the rest point by a rounding of θ.
+                # The anchor's remainder is left out: it shifts the fixed point by a rounding of θ.
                 parameter, anchor, precision = shards(
                     (state.parameters[name], state.well.anchor[name], state.well.precision[name])
                 )

@@ -130,16 +130,16 @@ def pull_weights(precisions: list[Tensor], step: StepSize, strength: float) -> l
 
     With η = rate / scale that is P / (P + scale / (rate · λ)), and 0 where P = 0.
     """
-    softness = step.softness(strength)
+    half_pull_precision = step.half_pull_precision(strength)
     if step.scale is None:
-        total = torch._foreach_add(precisions, softness)
+        total = torch._foreach_add(precisions, half_pull_precision)
     else:
-        total = torch._foreach_add(precisions, step.scale, alpha=softness)
+        total = torch._foreach_add(precisions, step.scale, alpha=half_pull_precision)
     if total[0].device.type == "cpu":  # in place, which keeps more of the block in the cache
         weights = [torch.div(p, one, out=one) for p, one in zip(precisions, total, strict=True)]
     else:
         weights = list(torch._foreach_div(precisions, total))
-    if softness < STIFF:
+    if half_pull_precision < STIFF:
         for weight, precision in zip(weights, precisions, strict=True):
             weight.masked_fill_(precision == 0, 0.0)  # it may be 0 / 0
     return weights

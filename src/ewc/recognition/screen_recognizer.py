@@ -57,7 +57,7 @@ class Turns:
         self.in_a_row = self.in_a_row + 1 if task == self.reported else 1
         self.reported = task
         self.stayed += 1
-        if task == self.present or self.in_a_row < A_LITTLE * self.length:
+        if task == self.present or self.in_a_row < STAY_BEGINS * self.length:
             return None
         took_turns = task == self.before and self.stayed - self.in_a_row < self.length
         pair = (max(self.present, task), min(self.present, task))
@@ -84,7 +84,8 @@ class Turns:
 _STATE = ("reported", "in_a_row", "present", "before", "stayed")
 
 
-A_LITTLE = 0.25  # share of the observations of a new task and the one before it
+STAY_BEGINS = 0.25  # fraction of the shortest visit, reported in a row, after which a stay begins
+BELONGS_BEFORE = 0.25  # of the reports of a new task and the one before it: more, and they are one
 NONE = -1  # stands for the task before the first one
 
 
@@ -92,7 +93,7 @@ class Probation:
     """Watches the task at every observation, and says which new tasks should be merged.
 
     When a new task has existed for `length` observations, it belongs to the task before it if that
-    one was reported for more than a little of the time that the two share. Otherwise it has passed
+    one was reported for more than a quarter of the time that the two share. Otherwise it has passed
     if it was reported most of all, and belongs to the one that was if not: then it was the first
     screen of a task that has shown others since. The same holds if a task was opened right after
     it, sooner than a visit can end.
@@ -121,7 +122,7 @@ class Probation:
 
     def _end(self, new: int) -> tuple[int, int] | None:
         before, reported = self.before.pop(new), self.reported.pop(new)
-        if reported[before] > A_LITTLE * (reported[before] + reported[new]):
+        if reported[before] > BELONGS_BEFORE * (reported[before] + reported[new]):
             other = before
         else:
             other = max(reported, key=lambda task: (reported[task], task == new))
@@ -215,22 +216,22 @@ class Screens:
         return logs
 
     @property
-    def usual_saving(self) -> Floats:
+    def mean_saving(self) -> Floats:
         """The share of a frame's own code that each screen saves, on average, float64 [screens].
 
         The first frame of a screen does not count: the screen is made of it.
         """
-        usual: Floats = self.saved / np.maximum(self.frames - 1, 1)
-        return usual
+        mean: Floats = self.saved / np.maximum(self.frames - 1, 1)
+        return mean
 
-    def as_usual(self, savings: Floats, share: float) -> NDArray[np.bool_]:
+    def save_enough(self, savings: Floats, share: float) -> NDArray[np.bool_]:
         """Whether each screen saves at least this share of what it usually saves, bool [screens].
 
         Args:
             savings: the share of a frame's own code that each screen saves, float64 [screens].
             share: the share of that.
         """
-        enough: NDArray[np.bool_] = savings >= share * self.usual_saving
+        enough: NDArray[np.bool_] = savings >= share * self.mean_saving
         return enough
 
     def learn(self, screen: int, levels: Cells, saving: float = 0.0) -> None:
@@ -296,8 +297,8 @@ class Screens:
         self.owner = np.array(owner)
 
 
-NEARLY_ALL = 0.75  # share of unknown frames that makes a task of them
-AT_MOST = 0.5  # share of unknown frames that leaves them with the present task
+NEW_TASK_FROM = 0.75  # fraction of unknown frames that makes a task of them
+PRESENT_TASK_UP_TO = 0.5  # fraction of unknown frames that leaves them with the present task
 DOUBT = 1e-3  # probability of each other task when one is opened
 
 
@@ -411,7 +412,7 @@ class ScreenRecognizer:
         screens, config = self._screens, self.config
         likelihoods = screens.log_likelihoods(levels, histogram)
         savings = 1 - likelihoods / own_code
-        fitting = np.where(screens.as_usual(savings, config.usual), likelihoods, -np.inf)
+        fitting = np.where(screens.save_enough(savings, config.usual), likelihoods, -np.inf)
         explained = best_of_tasks(fitting, screens.owner, self.tasks)
         nobodys = np.flatnonzero(screens.owner == NOBODY)
         unknown = max(own_code, likelihoods[nobodys].max(initial=-np.inf))
@@ -450,9 +451,11 @@ class ScreenRecognizer:
         if len(self._recent) < self.config.wait:
             return
         unknown = sum(self._recent) / self.config.wait
-        if unknown >= NEARLY_ALL:
+        if unknown >= NEW_TASK_FROM:
             task = self._open()
-        elif unknown <= AT_MOST and not is_unknown:  # or else this may be the first of a new task
+        elif (
+            unknown <= PRESENT_TASK_UP_TO and not is_unknown
+        ):  # or else this may be the first of a new task
             task = self.tasks[int(self._log_posterior[:-1].argmax())]
         else:
             return
@@ -572,9 +575,9 @@ class FrozenScreenRecognizer:
         own_code = float(np.log(histogram).sum())
         if -own_code >= self._config.blank * len(levels) and len(self._screens):
             likelihoods = self._screens.log_likelihoods(levels, histogram)
-            as_usual = self._screens.as_usual(1 - likelihoods / own_code, self._config.usual)
-            if as_usual.any():  # otherwise the nearest screen is still the best guess
-                likelihoods = np.where(as_usual, likelihoods, -np.inf)
+            fits = self._screens.save_enough(1 - likelihoods / own_code, self._config.usual)
+            if fits.any():  # otherwise the nearest screen is still the best guess
+                likelihoods = np.where(fits, likelihoods, -np.inf)
             explained = best_of_tasks(likelihoods, self._screens.owner, self._tasks)
             if explained.max() > -np.inf:  # otherwise the first task has no screens yet
                 evidence = np.maximum(explained, explained.max() - self._config.evidence)

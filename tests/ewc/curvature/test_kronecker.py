@@ -599,7 +599,7 @@ def test_each_center_is_the_default_and_bit_for_bit_what_it_was() -> None:
         total = add(total, well_at(dict(model.named_parameters()), fisher))
     for memory in memories:
         found = memory._wells.total
-        assert found.bottom == total.bottom
+        assert found.offset == total.offset
         assert not found.layers
         for field in ("precision", "anchor", "remainder"):
             own, expected = getattr(found, field), getattr(total, field)

@@ -97,7 +97,7 @@ def test_several_tasks_are_the_sum_of_their_penalties(make: Callable[[], nn.Modu
     expected = torch.autograd.grad(by_hand(), factors(model))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
-    assert memory.estimated_rise() * 3 * 3 + 1.5 * memory._wells.total.bottom == pytest.approx(
+    assert memory.estimated_rise() * 3 * 3 + 1.5 * memory._wells.total.offset == pytest.approx(
         by_hand().item()
     )
 

@@ -11,7 +11,7 @@ from torch.optim import ASGD, LBFGS, SGD, Adadelta, Adam, Optimizer, Rprop
 
 from ewc.diagnostics import EWCWarning
 from ewc.memory import EWC
-from ewc.pull.checks import surviving_share
+from ewc.pull.checks import remaining_step_fraction
 
 
 def held(model: nn.Module, strength: float = 1.0, **options: object) -> EWC:
@@ -272,7 +272,7 @@ def test_a_frozen_trunk_under_a_free_head_is_no_standstill() -> None:
     silent(model, optimizer)
 
 
-def test_the_surviving_share_is_that_of_the_steps_taken() -> None:
+def test_the_remaining_step_fraction_is_that_of_the_steps_taken() -> None:
     """Against the steps themselves, with and without the pull, from the anchor."""
     moved: dict[bool, Tensor] = {}
     for pulled in (True, False):
@@ -291,7 +291,7 @@ def test_the_surviving_share_is_that_of_the_steps_taken() -> None:
         before = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
         one_step(model, optimizer, make_batches(1)[0])
         moved[pulled] = nn.utils.parameters_to_vector(model.parameters()).detach() - before
-        share = surviving_share(optimizer, memory._pull_state())
+        share = remaining_step_fraction(optimizer, memory._pull_state())
     assert share == pytest.approx(float(moved[True].abs().sum() / moved[False].abs().sum()))
     assert share < 0.9
 

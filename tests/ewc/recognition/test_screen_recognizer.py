@@ -459,14 +459,14 @@ def test_a_copy_stays_as_it_is() -> None:
     assert copy.counts.sum() == 2 * PIXELS
 
 
-def test_the_usual_saving_is_the_mean_over_all_frames_but_the_first() -> None:
+def test_the_mean_saving_is_the_mean_over_all_frames_but_the_first() -> None:
     screens = Screens(PIXELS, LEVELS, 0.2)
     screens.open(FRAMES[0], owner=0)
-    assert screens.usual_saving.tolist() == [0.0]
+    assert screens.mean_saving.tolist() == [0.0]
     for saving in (0.5, 0.7):
         screens.learn(0, FRAMES[1], saving)
-    assert screens.usual_saving[0] == pytest.approx(0.6)
-    assert screens.copy().usual_saving[0] == pytest.approx(0.6)
+    assert screens.mean_saving[0] == pytest.approx(0.6)
+    assert screens.copy().mean_saving[0] == pytest.approx(0.6)
 
 
 Plan = list[tuple[int, int]]  # tasks and for how many observations each is reported
