@@ -1,4 +1,4 @@
-"""A memory in a checkpoint of `torch.distributed.checkpoint`, which many processes write together.
+"""A memory in a checkpoint of `torch.distributed.checkpoint`, which many ranks write together.
 
 Saving needs nothing from here: `memory.state_dict()` has shards where the parameters have. Loading
 does, because that library fills tensors which must be there already, and an empty memory has none.
@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ewc.distributed.ranks import find_processes
+from ewc.distributed.ranks import find_ranks
 from ewc.memory import EWC, all_weights
 from ewc.storage import parameter_name
 
 
 def load_checkpoint(memory: EWC, path: str | PathLike[str], *, key: str = "memory") -> None:
-    """Load a memory from a checkpoint; all processes that share the model must call this.
+    """Load a memory from a checkpoint; all ranks that share the model must call this.
 
-    The number of processes, and how they shard the model, may differ from those that saved it. If
+    The number of ranks, and how they shard the model, may differ from those that saved it. If
     it fails, the memory does not change. Checkpoints of this library have a pickled index, which
     can run code: load only those that you trust.
 
@@ -54,13 +54,13 @@ def load_checkpoint(memory: EWC, path: str | PathLike[str], *, key: str = "memor
         keys = sorted({name.partition(".")[0] for name in found})
         raise ValueError(f"expected a memory under the key {key!r}, but the checkpoint has {keys}")
     parameters = all_weights(memory)
-    processes = find_processes(memory.model, memory.process_group)
+    ranks = find_ranks(memory.model, memory.process_group)
     state = {name: _empty(name, entry, parameters) for name, entry in saved.items()}
     load(
         {key: state},
         storage_reader=reader,
-        process_group=processes.group,
-        no_dist=processes.group is None,
+        process_group=ranks.group,
+        no_dist=ranks.group is None,
     )
     memory.load_state_dict(state)
 

@@ -62,9 +62,9 @@ def warn_if_zero(fisher: Mapping[str, Tensor], held: Mapping[str, Tensor]) -> No
 
 
 def fingerprint(parameters: Mapping[str, Tensor]) -> dict[str, tuple[float, float]]:
-    """Return two numbers per parameter, which show later, without a copy, whether it moved.
+    """Return two scalars per parameter, which show later, without a copy, whether it moved.
 
-    Of a sharded parameter they are those of this process's shard.
+    Of a sharded parameter they are those of this rank's shard.
     """
     values = {name: shard(p.detach()).cpu().double() for name, p in parameters.items()}
     return {name: (float(x.sum()), float(x.square().sum())) for name, x in values.items()}

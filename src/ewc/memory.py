@@ -32,7 +32,7 @@ from ewc.diagnostics import (
     warn_if_moved,
     warn_if_zero,
 )
-from ewc.distributed.ranks import ProcessGroup, choose_processes, find_processes
+from ewc.distributed.ranks import ProcessGroup, choose_ranks, find_ranks
 from ewc.distributed.shards import is_sharded
 from ewc.fisher import KroneckerFisher, fisher_diagonal, fisher_kronecker
 from ewc.fisher.batches import Collate, as_batches
@@ -146,7 +146,7 @@ class EWC:
         statistics: the running statistics of batch norms in protected layers. `"hold"` keeps them
             as they are once a task is remembered: the norms use them in training mode too.
             `"free"` lets them follow the training, and warns when they moved.
-        process_group: the processes that share the model, see `fisher_diagonal`.
+        process_group: the ranks that share the model, see `fisher_diagonal`.
 
     Example:
         >>> import torch, ewc
@@ -184,7 +184,7 @@ class EWC:
         if not isinstance(parameters, ModelParameters):
             parameters = ModelParameters(model, parameters)
         self._parameters = parameters
-        self._processes = choose_processes(model, process_group)
+        self._ranks = choose_ranks(model, process_group)
         self._attachments = Attachments()
         self._warned: set[str] = set()  # the warnings of its pulls, each of which is given once
         # Of the weights at the last consolidation, until something pulls on them.
@@ -212,7 +212,7 @@ class EWC:
     @property
     def process_group(self) -> ProcessGroup:
         """The ranks that share the model, as they were given or found; None if there are none."""
-        return self._processes.group
+        return self._ranks.group
 
     @property
     def strength(self) -> float:
@@ -570,7 +570,7 @@ class EWC:
         state, weights = self.state_dict(), self._parameters.all()
         if any(map(is_sharded, state.values())):
             raise ValueError(
-                "this process has only shards of the memory: save it with "
+                "this rank has only shards of the memory: save it with "
                 "torch.distributed.checkpoint, and load it with ewc.checkpoint.load_checkpoint"
             )
         names = {key.removeprefix("total.anchor.") for key in state} & weights.keys()
@@ -607,7 +607,7 @@ class EWC:
             strength: λ, in place of the strength or the budget in the file.
             budget: a budget, in place of them.
             statistics: the running statistics of batch norms, see `EWC`.
-            process_group: the processes that share the model, see `EWC`.
+            process_group: the ranks that share the model, see `EWC`.
 
         Example:
             >>> import torch, ewc
@@ -690,7 +690,7 @@ class EWC:
         """
         watched = self._label_check.watch(batches, at_least)
         selected = self._parameters.selected().__contains__
-        options = {**options, "parameters": selected, "process_group": self._processes.group}
+        options = {**options, "parameters": selected, "process_group": self._ranks.group}
         with self._parameters.differentiable():
             if self.curvature == "kronecker":
                 return fisher_kronecker(self._parameters.model, watched, **options)
@@ -717,8 +717,8 @@ class EWC:
 
     def _check_labels(self, fisher: Mapping[str, Tensor]) -> None:
         """Warn if the labels that were read for a Fisher are those of new classes."""
-        processes = find_processes(self._parameters.model, self._processes.group)
-        self._label_check.new = set().union(*processes.exchange(self._label_check.new))
+        ranks = find_ranks(self._parameters.model, self._ranks.group)
+        self._label_check.new = set().union(*ranks.exchange(self._label_check.new))
         before = self._wells.total.diagonals() if self._protects_all() else {}
         self._label_check.check(fisher, before)
 

@@ -27,7 +27,7 @@ def at_least_float32(dtype: torch.dtype) -> torch.dtype:
 
 
 def widened(tensor: Tensor) -> Tensor:
-    """Return the tensor in at least float32; the tensor itself if it is in such a type."""
+    """Return the tensor in at least float32; the tensor itself if that is its dtype."""
     return tensor.to(at_least_float32(tensor.dtype))
 
 

@@ -25,7 +25,7 @@ from ewc.parameters import at_least_float32, widened
 
 ParamState = Mapping[str, Any]  # what `optimizer.state` has for one parameter
 
-CPU_BLOCK = 2**18  # numbers per thread: a megabyte of each tensor
+CPU_BLOCK = 2**18  # elements per thread: a megabyte of each tensor
 DEVICE_BLOCK = 2**24  # on other devices, where a block costs some ten kernel launches
 
 
@@ -65,20 +65,20 @@ class Block(NamedTuple):
                 yield self
             return
         cut: list[tuple[Any, ...]] = []
-        numbers = 0
+        elements = 0
         for row in zip(*self, strict=True):
             for piece in [row] if whole else _cut_row(*row, size):
-                if numbers + piece[0].numel() > size and numbers > 0:
+                if elements + piece[0].numel() > size and elements > 0:
                     yield Block(*map(list, zip(*cut, strict=True)))
-                    cut, numbers = [], 0
+                    cut, elements = [], 0
                 cut.append(piece)
-                numbers += piece[0].numel()
+                elements += piece[0].numel()
         if cut:
             yield Block(*map(list, zip(*cut, strict=True)))
 
 
 def block_size(device: torch.device) -> int:
-    """Return how many numbers a block should have: each thread works on its part of a block."""
+    """Return how many elements a block should have: each thread works on its part of a block."""
     return CPU_BLOCK * torch.get_num_threads() if device.type == "cpu" else DEVICE_BLOCK
 
 
@@ -491,8 +491,8 @@ def adagrad_step_size(
 ) -> StepSize:
     """η = lr / (1 + (t − 1) · lr_decay) / (√s + ε), with s the sum of all squared gradients.
 
-    At the rest point the gradient of the loss does not vanish, the pull balances it: s keeps
-    growing, and η falls as 1 / √t. The rest point does not depend on η.
+    At the fixed point the gradient of the loss does not vanish, the pull balances it: s keeps
+    growing, and η falls as 1 / √t. The fixed point does not depend on η.
     """
     rate, decay = float(group["lr"]), float(group["lr_decay"])
     sums = moments("sum", parameters, states)
@@ -517,7 +517,7 @@ def check_adafactor(optimizer: Optimizer) -> None:
     """Raise for what the rule does not know of."""
     if any(group["weight_decay"] != 0 for group in optimizer.param_groups):
         raise ValueError(
-            "how='proximal' cannot be used with the weight decay of Adafactor, whose rest point "
+            "how='proximal' cannot be used with the weight decay of Adafactor, whose fixed point "
             "with a pull is not that with the penalty in the loss; use weight_decay=0 or "
             "attach(optimizer, how='gradient')"
         )

@@ -33,13 +33,13 @@ RELATIVE_ERROR = 2 ** (0.5 / STEPS_PER_OCTAVE) - 1  # 4.5 %
 
 
 class Encoded(NamedTuple):
-    """Numbers in 8 bits.
+    """A tensor in 8 bits per element.
 
     Attributes:
-        codes: one for each number, in the shape of the tensor.
-        top: the largest number.
-        at: the positions, in the flat tensor, of numbers > 0 that no code reaches.
-        rest: these numbers.
+        codes: one per element, in the shape of the tensor.
+        top: the largest element.
+        at: the positions, in the flat tensor, of elements > 0 that no code reaches.
+        rest: these elements.
     """
 
     codes: Tensor
@@ -49,7 +49,7 @@ class Encoded(NamedTuple):
 
 
 def encode(values: Tensor) -> Encoded:
-    """Return finite numbers >= 0 in 8 bits each."""
+    """Return a tensor of finite elements >= 0 in 8 bits each."""
     wide = values.double()
     top = wide.max() if wide.numel() else wide.new_zeros(())
     codes = (255 + STEPS_PER_OCTAVE * (wide / top).log2()).round().clamp(0, 255)
@@ -63,7 +63,7 @@ def encode(values: Tensor) -> Encoded:
 def decode(
     codes: Tensor, top: Tensor, at: Tensor | None = None, rest: Tensor | None = None
 ) -> Tensor:
-    """Return the numbers that were encoded, in float32, or in the type of `rest` if it is wider."""
+    """Return what was encoded, in float32, or in the dtype of `rest` if it is wider."""
     wide = top.double() * torch.exp2((codes.double() - 255) / STEPS_PER_OCTAVE)
     values = wide.where(codes > 0, 0.0).to(torch.float32 if rest is None else rest.dtype)
     if at is not None and rest is not None:
@@ -608,7 +608,7 @@ def _check_digest(name: str, block: Tensor, digest: str) -> None:
     if _digest(block) != digest:
         raise ValueError(
             f"the file was saved without anchors, for a model with other weights: {name!r} is not "
-            "what it was. Load the checkpoint that the file belongs to, in the same number type"
+            "what it was. Load the checkpoint that the file belongs to, in the same dtype"
         )
 
 

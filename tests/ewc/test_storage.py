@@ -253,7 +253,7 @@ def test_processes_and_statistics_are_chosen_when_loading(model: nn.Module, tmp_
     memory.anchor(1.0)
     memory.save(tmp_path / "file")
     loaded = EWC.load(tmp_path / "file", model, process_group="local", statistics="free")
-    assert loaded._processes.group == "local"
+    assert loaded._ranks.group == "local"
     assert loaded._statistics == "free"
 
 

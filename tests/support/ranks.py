@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import ewc
 from ewc.checkpoint import load_checkpoint
-from ewc.distributed.ranks import find_processes
+from ewc.distributed.ranks import find_ranks
 from ewc.distributed.shards import is_sharded, same_layout
 from ewc.fisher.sharded import gathered_parameters
 from ewc.integrations.trainer_memory import TrainerMemory
@@ -165,18 +165,18 @@ def other_calls() -> dict[str, Any]:
     model, batches = make_model(), uneven_part(make_task(1), rank, size)
     world, local = ({"process_group": name} for name in ("world", "local"))
     wrapped = ewc.EWC(DistributedDataParallel(model), strength=1.0)
-    processes = find_processes(model, "world")
+    own = find_ranks(model, "world")
     results: dict[str, Any] = {
         "plain": error_of(lambda: ewc.fisher_diagonal(model, batches)),
         "unknown": error_of(lambda: ewc.EWC(model, strength=1.0, process_group="all")),
         "world": ewc.fisher_diagonal(model, batches, **world),
         "local": ewc.fisher_diagonal(model, [make_task(1)], **local),
         "absolutes": ewc.importances.memory_aware_synapses(model, batches, **world),
-        "draw": float(torch.rand((), generator=processes.own_generator(seeded()))),
+        "draw": float(torch.rand((), generator=own.own_generator(seeded()))),
         "empty": error_of(lambda: ewc.fisher_diagonal(model, [], **world)),
         "broken": error_of(lambda: wrapped.consolidate(broken_in_rank_2(batches))),
         "tasks": list(wrapped.tasks),
-        "share": processes.share(10),
+        "share": own.share(10),
         "few": ewc.fisher_diagonal(model, [make_task(1)], max_samples=2, **world),
     }
     wrapped.consolidate(batches, task="after the error")

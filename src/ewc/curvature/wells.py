@@ -75,7 +75,7 @@ class Well:
         return replace(self, layers={n: layer.decomposed() for n, layer in self.layers.items()})
 
     def distance(self, name: str, parameter: Tensor) -> Tensor:
-        """Return θ − anchor − remainder of one parameter, in the type of the anchor."""
+        """Return θ − anchor − remainder of one parameter, in the dtype of the anchor."""
         distance = parameter.to(self.anchor[name].dtype) - self.anchor[name]
         return distance.sub_(self.remainder[name]) if name in self.remainder else distance
 
@@ -90,7 +90,7 @@ class Well:
         )
 
     def local(self) -> "Well":
-        """Return this process's part of the well, as plain tensors; all of it if not sharded."""
+        """Return this rank's part of the well, as plain tensors; all of it if not sharded."""
         return self.map(lambda name, tensor: shard(tensor))
 
     def assembled(self, like: Mapping[str, Tensor]) -> "Well":
@@ -208,7 +208,7 @@ def add(a: Well, b: Well, *, offset: bool = True) -> Well:
     anchor = {**a.anchor, **b.anchor}
     remainder = {**a.remainder, **b.remainder}
     offsets = [a.offset, b.offset]
-    # In the same order in all processes, which add up their shards together.
+    # In the same order in all ranks, which add up their shards together.
     for name in (name for name in a.precision if name in b.precision):
         precision[name] = a.precision[name] + b.precision[name]
         share = (b.precision[name] / precision[name]).nan_to_num(nan=0.0)  # 0/0: neither pulls
@@ -260,7 +260,7 @@ def online_update(old: Well, new: Well, decay: float) -> Well:
 
 
 def fitted(well: Well, parameters: Mapping[str, Tensor]) -> Well:
-    """Return the well in the shape, device and type (at least float32) of its parameters.
+    """Return the well in the shape, device and dtype (at least float32) of its parameters.
 
     A parameter that gained rows or columns is protected on its old part, the leading block, and
     free on the rest. One that shrank, changed rank or vanished raises. A well that fits is

@@ -1,8 +1,8 @@
-"""Tensors that FSDP2 shards over processes, as `DTensor`s: their shards, and numbers of the whole.
+"""Tensors that FSDP2 shards over ranks, as `DTensor`s: their shards, and sums over the whole.
 
 Computations are done on the shards, as plain tensors, because operations on `DTensor`s may gather
-them. A number has to be summed over all shards, which every process must take part in, in the same
-order: `float(tensor.sum())` would be that of this process's shard. Plain tensors pass through all
+them. A number has to be summed over all shards, which every rank must take part in, in the same
+order: `float(tensor.sum())` would be that of this rank's shard. Plain tensors pass through all
 functions here as they are.
 """
 
@@ -27,7 +27,7 @@ def is_sharded(tensor: Tensor) -> bool:
 
 
 def shard(tensor: Tensor) -> Tensor:
-    """Return this process's shard as a plain tensor that shares its memory, and its gradient."""
+    """Return this rank's shard as a plain tensor that shares its memory, and its gradient."""
     if not is_sharded(tensor):
         return tensor
     with torch.no_grad():
@@ -38,14 +38,14 @@ def shard(tensor: Tensor) -> Tensor:
 
 
 def shards(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Return this process's shard of each tensor."""
+    """Return this rank's shard of each tensor."""
     if "torch.distributed.tensor" not in sys.modules:  # called at every step
         return list(tensors)
     return [shard(tensor) for tensor in tensors]
 
 
 def shard_values(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a parameter's state in an optimizer with this process's shard of each tensor."""
+    """Return a parameter's state in an optimizer with this rank's shard of each tensor."""
     if "torch.distributed.tensor" not in sys.modules:  # called at every step
         return state
     if not any(isinstance(value, Tensor) and is_sharded(value) for value in state.values()):
@@ -54,13 +54,13 @@ def shard_values(state: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def differentiable_shard(tensor: Tensor) -> Tensor:
-    """Return this process's shard; gradients with respect to it arrive at the tensor."""
+    """Return this rank's shard; gradients with respect to it arrive at the tensor."""
     local: Tensor = _sharded(tensor).to_local() if is_sharded(tensor) else tensor
     return local
 
 
 def assembled(local: Tensor, like: Tensor) -> Tensor:
-    """Return the tensor of which `local` is this process's shard, sharded as `like` is.
+    """Return the tensor of which `local` is this rank's shard, sharded as `like` is.
 
     If `like` is plain, `local` is all of it.
     """
@@ -80,7 +80,7 @@ def elementwise(function: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return the whole tensor, gathered from all processes."""
+    """Return the whole tensor, gathered from all ranks."""
     full: Tensor = _sharded(tensor).full_tensor() if is_sharded(tensor) else tensor
     return full
 
@@ -116,7 +116,7 @@ def largest(tensor: Tensor) -> float:
 
 
 def sum_of_shards(value: Tensor, tensor: Tensor) -> Tensor:
-    """Return the sum over processes of `value`, which each computed from its shard of a tensor.
+    """Return the sum over ranks of `value`, which each computed from its shard of a tensor.
 
     It is the same in all of them, and each gets the gradient of its own shard.
     """
@@ -127,7 +127,7 @@ def sum_of_shards(value: Tensor, tensor: Tensor) -> Tensor:
 
 
 def sums_of_shards(values: Sequence[Tensor], tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return numbers with the same sum as the `sum_of_shards` of each value, by fewer messages."""
+    """Return scalars with the same sum as the `sum_of_shards` of each value, by fewer messages."""
     plain: list[Tensor] = []
     by_layout: dict[Any, tuple[Tensor, Tensor]] = {}
     for value, tensor in zip(values, tensors, strict=True):
@@ -141,7 +141,7 @@ def sums_of_shards(values: Sequence[Tensor], tensors: Sequence[Tensor]) -> list[
 
 
 def summed_like(value: Tensor, parameter: Tensor) -> Tensor:
-    """Return this process's shard of the sum over all processes of `value`, each of them a whole.
+    """Return this rank's shard of the sum over all ranks of `value`, each of them a whole.
 
     `parameter` is sharded, and its layout is that of the sum.
     """
@@ -166,7 +166,7 @@ def same_layout(tensor: Tensor, parameter: Tensor) -> bool:
 def laid_out_like(tensor: Tensor, parameter: Tensor) -> Tensor:
     """Return the tensor, of any layout, sharded as the parameter is, or gathered if it is plain.
 
-    A plain tensor must be the same on all processes: each cuts its shard out of it.
+    A plain tensor must be the same on all ranks: each cuts its shard out of it.
     """
     if same_layout(tensor, parameter):
         return tensor
@@ -252,7 +252,7 @@ def _is_deepspeed(value: object) -> bool:
 
 
 class _SumOfShards(torch.autograd.Function):
-    """The sum over processes, whose derivative by the own value is one."""
+    """The sum over ranks, whose derivative by the own value is one."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, groups: list[Any]) -> Tensor:
@@ -272,6 +272,6 @@ def _sharded(tensor: Tensor) -> Any:
 
 
 def _groups(tensor: Tensor) -> list[Any]:
-    """Return the groups of processes that have different shards of a tensor."""
+    """Return the groups of ranks that have different shards of a tensor."""
     mesh, placements = _sharded(tensor).device_mesh, _sharded(tensor).placements
     return [mesh.get_group(dim) for dim, one in enumerate(placements) if one.is_shard()]

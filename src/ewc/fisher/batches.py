@@ -70,7 +70,7 @@ class FisherBatch:
         return self._subset(slice(start, stop), stop - start)
 
     def pick(self, samples: list[int]) -> "FisherBatch":
-        """Return the samples with these numbers, in this order."""
+        """Return the samples at these indices, in this order."""
         return self._subset(samples, len(samples))
 
     def _subset(self, which: slice | list[int], size: int) -> "FisherBatch":

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ewc.distributed.ranks import Processes, ProcessGroup, find_processes
+from ewc.distributed.ranks import ProcessGroup, Ranks, find_ranks
 from ewc.distributed.shards import is_sharded, reshard
 from ewc.fisher.batches import Collate, FisherBatch, as_batches, read_batches
 from ewc.fisher.likelihood import Kind, Likelihood, Positions, check_options
@@ -64,14 +64,14 @@ def fisher_diagonal(
             callable the same holds if its targets are integers, one for each position of the
             outputs. Other outputs (`"gaussian"`, `"bernoulli"`, several tensors) have no positions:
             all of a sample's outputs are summed over, and both divide by the number of samples.
-        max_samples: stop after this many samples; with several processes, in all of them together.
+        max_samples: stop after this many samples; with several ranks, in all of them together.
         parameters: which parameters, as glob patterns of their names (`"!head.*"` excludes), or a
             function of the name; all trainable ones by default.
         generator: the source of random labels for `"sampled"`. Without it the global random state
-            is used, but not changed. Several processes never draw the same numbers.
-        process_group: the processes that share the model, each with its own batches, if any. The
+            is used, but not changed. Several ranks never draw the same numbers.
+        process_group: the ranks that share the model, each with its own batches, if any. The
             Fisher is the mean over the samples of all. `DistributedDataParallel` and `fully_shard`
-            show which these are; for other models it is a group, `"world"` (all processes), or
+            show which these are; for other models it is a group, `"world"` (all ranks), or
             `"local"` (this one alone).
         collate: makes a batch of a list of samples, if `batches` is a dataset of single samples
             (of PyTorch, of Hugging Face, or a list).
@@ -87,7 +87,7 @@ def fisher_diagonal(
         >>> {name: tuple(values.shape) for name, values in fisher.items()}
         {'weight': (3, 4), 'bias': (3,)}
     """
-    fisher, processes = run_pass(
+    fisher, ranks = run_pass(
         FisherPass,
         model,
         batches,
@@ -100,7 +100,7 @@ def fisher_diagonal(
         collate=collate,
         process_group=process_group,
     )
-    return fisher.sums.mean(processes, max_samples, positions)
+    return fisher.sums.mean(ranks, max_samples, positions)
 
 
 def run_pass(
@@ -116,8 +116,8 @@ def run_pass(
     generator: torch.Generator | None,
     collate: Collate | None,
     process_group: ProcessGroup,
-) -> tuple[Pass | ShardedPass, Processes]:
-    """Return a pass over all batches, with its sums, and the processes that share these.
+) -> tuple[Pass | ShardedPass, Ranks]:
+    """Return a pass over all batches, with its sums, and the ranks that share these.
 
     The arguments are those of `fisher_diagonal`. A sharded model has a pass of its own.
     """
@@ -133,30 +133,28 @@ def run_pass(
     selected = select_parameters(model, parameters)
     check_parameters(selected)
     check_batch_norms(model)
-    processes = find_processes(model, process_group)
+    ranks = find_ranks(model, process_group)
     model = unwrap(model)
     sharded = any(map(is_sharded, model.parameters()))
     with ExitStack() as stack:
         random_state = stack.enter_context(preserved(model))
-        stack.enter_context(processes.failing_together())
+        stack.enter_context(ranks.failing_together())
         batches = as_batches(batches, collate)
         # Looking at a first output would be a pass of its own, which shards must take together.
         if callable(likelihood) and not sharded:
             model, batches, likelihood = with_structure(model, batches, likelihood, random_state)
         if kind == "sampled":
             with random_state:
-                generator = processes.own_generator(generator)
+                generator = ranks.own_generator(generator)
         fisher: Pass | ShardedPass
         if sharded:
-            fisher = ShardedPass(model, selected, kind, likelihood, generator, processes)
+            fisher = ShardedPass(model, selected, kind, likelihood, generator, ranks)
             stack.enter_context(fisher)
         else:
-            processes.check_same_weights(selected)
+            ranks.check_same_weights(selected)
             fisher = make(model, selected, kind, likelihood, generator)
-        add_batches(
-            fisher, read_batches(batches, model), processes.share(max_samples), random_state
-        )
-    return fisher, processes
+        add_batches(fisher, read_batches(batches, model), ranks.share(max_samples), random_state)
+    return fisher, ranks
 
 
 def add_batches(

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ewc.distributed.ranks import Processes, ProcessGroup
+from ewc.distributed.ranks import ProcessGroup, Ranks
 from ewc.distributed.shards import is_sharded
 from ewc.fisher.batches import Collate, FisherBatch
 from ewc.fisher.diagonal import run_pass
@@ -172,7 +172,7 @@ def fisher_kronecker(
             "Kronecker factors of a model that fully_shard has sharded are not supported: use "
             "fisher_diagonal (curvature='diagonal'), or DistributedDataParallel"
         )
-    fisher, processes = run_pass(
+    fisher, ranks = run_pass(
         KroneckerPass,
         model,
         batches,
@@ -187,13 +187,13 @@ def fisher_kronecker(
     )
     assert isinstance(fisher, KroneckerPass)  # no parameter is sharded
     layers = fisher.factors
-    layers.share(processes, fisher.parameters)
+    layers.share(ranks, fisher.parameters)
     for name, own in layers.found.items():
         del fisher.sums.totals[name]
         if own.bias is not None:
             del fisher.sums.totals[own.bias]
-    diagonal = fisher.sums.mean(processes, max_samples, positions)
-    samples, counted = processes.sum(fisher.sums.samples, fisher.sums.positions)
+    diagonal = fisher.sums.mean(ranks, max_samples, positions)
+    samples, counted = ranks.sum(fisher.sums.samples, fisher.sums.positions)
     divisor = counted if positions == "mean" else samples
     return KroneckerFisher(
         {name: own.means(name, samples, divisor) for name, own in layers.found.items()}, diagonal
@@ -310,15 +310,15 @@ class FactorSums:
             if own.bias is not None:
                 plan.take(own.bias)
 
-    def share(self, processes: Processes, parameters: Mapping[str, Tensor]) -> None:
+    def share(self, ranks: Ranks, parameters: Mapping[str, Tensor]) -> None:
         """Add up the sums of all ranks. One that had no batches gets the others' layers."""
-        if processes.size == 1:
+        if ranks.size == 1:
             return
         described = {
             name: (tuple(own.shape), own.bias, own.inputs_first, own.kernel)
             for name, own in self.found.items()
         }
-        everyone = [one for one in processes.exchange((self._chosen, described)) if one[0]]
+        everyone = [one for one in ranks.exchange((self._chosen, described)) if one[0]]
         for _, other in everyone:
             if other != everyone[0][1]:
                 raise ValueError(
@@ -329,9 +329,9 @@ class FactorSums:
             for name, (_, bias, inputs_first, kernel) in everyone[0][1].items():
                 self.found[name] = LayerSums.zeros(parameters[name], bias, inputs_first, kernel)
         for own in self.found.values():
-            processes.sum_(own.inputs)
-            processes.sum_(own.outputs)
-            (own.rows,) = processes.sum(own.rows)
+            ranks.sum_(own.inputs)
+            ranks.sum_(own.outputs)
+            (own.rows,) = ranks.sum(own.rows)
 
 
 def _as_matrix(graph: Graph, uses: list[Use], shape: torch.Size) -> tuple[bool, int] | None:

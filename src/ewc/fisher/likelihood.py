@@ -86,7 +86,7 @@ def _check_logits(output: Tensor, targets: Tensor | None, where: str) -> None:
 
 
 def _check_classes(output: Tensor, targets: Tensor, kind: Kind, where: str) -> None:
-    """Check categorical targets: class numbers, or probabilities where no label is needed."""
+    """Check categorical targets: class indices, or probabilities where no label is needed."""
     came = f"{where} has {targets.dtype} {tuple(targets.shape)}"
     expected = (
         f"categorical targets must be integer labels of shape {tuple(output.shape[:-1])} "
@@ -239,7 +239,7 @@ BLOCK = 256  # classes that are summed in a row; the sum of 50,000 would round t
 
 
 def draw_uniform(shape: torch.Size, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Return uniform numbers in (0, 1], on the device and in the type of `like`.
+    """Return uniform numbers in (0, 1], on the device and in the dtype of `like`.
 
     They are drawn on the device of the generator, so that a seed means the same everywhere.
     """

@@ -352,7 +352,7 @@ class ModelRun:
         self._writes_inputs = False
 
     def zeros(self, name: str) -> Tensor:
-        """Return zeros like a parameter, in the type that its squares are summed in."""
+        """Return zeros like a parameter, in the dtype that its squares are summed in."""
         p = self.parameters[name]
         return torch.zeros(p.shape, dtype=at_least_float32(p.dtype), device=p.device)
 

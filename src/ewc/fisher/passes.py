@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ewc.diagnostics import warn
-from ewc.distributed.ranks import Processes
+from ewc.distributed.ranks import Ranks
 from ewc.distributed.shards import is_sharded, shard, total
 from ewc.fisher.batches import FisherBatch
 from ewc.fisher.likelihood import Kind, Likelihood, Positions, cotangents, count_positions
@@ -28,9 +28,9 @@ class FisherSums:
     """Sums of squared per-sample gradients, and what they are divided by.
 
     Attributes:
-        totals: the sums, one tensor per parameter. Plain ones are of this process's samples,
-            sharded ones are shards of the sums over the samples of all processes.
-        samples: number of samples of this process.
+        totals: the sums, one tensor per parameter. Plain ones are of this rank's samples,
+            sharded ones are shards of the sums over the samples of all ranks.
+        samples: number of samples of this rank.
         positions: number of positions that count in these samples.
     """
 
@@ -44,16 +44,16 @@ class FisherSums:
         self.positions += positions
 
     def mean(
-        self, processes: Processes, max_samples: int | None, positions: Positions
+        self, ranks: Ranks, max_samples: int | None, positions: Positions
     ) -> dict[str, Tensor]:
-        """Return the sums divided by the number of positions or samples of all processes.
+        """Return the sums divided by the number of positions or samples of all ranks.
 
         Raises if they are not finite.
         """
-        divisor = self.divisor(processes, max_samples, positions)
+        divisor = self.divisor(ranks, max_samples, positions)
         for name, sums in self.totals.items():
             if not is_sharded(sums):
-                processes.sum_(sums)
+                ranks.sum_(sums)
             shard(sums).div_(divisor)
             if not bool(total(sums).isfinite()):
                 raise ValueError(
@@ -61,9 +61,9 @@ class FisherSums:
                 )
         return self.totals
 
-    def divisor(self, processes: Processes, max_samples: int | None, positions: Positions) -> int:
-        """Return the number of positions or samples of all processes; raise if there are none."""
-        samples, counted = processes.sum(self.samples, self.positions)
+    def divisor(self, ranks: Ranks, max_samples: int | None, positions: Positions) -> int:
+        """Return the number of positions or samples of all ranks; raise if there are none."""
+        samples, counted = ranks.sum(self.samples, self.positions)
         if samples == 0:
             raise ValueError("batches is empty: the Fisher needs at least one sample")
         if max_samples is not None and samples < max_samples:

@@ -1,7 +1,7 @@
-"""One pass over the batches of all processes that a model is sharded over (FSDP2).
+"""One pass over the batches of all ranks that a model is sharded over (FSDP2).
 
-Layers are gathered by all processes together, so they must all run the model, forward and backward,
-the same number of times. They do so one sample at a time, in turns. A process that has no sample
+Layers are gathered by all ranks together, so they must all run the model, forward and backward,
+the same number of times. They do so one sample at a time, in turns. A rank that has no sample
 left runs the model on a spare one, with a gradient of zero at the output, which adds nothing.
 """
 
@@ -12,7 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from ewc.distributed.ranks import Processes
+from ewc.distributed.ranks import Ranks
 from ewc.distributed.shards import is_sharded, shard, summed_like
 from ewc.fisher.batches import FisherBatch
 from ewc.fisher.likelihood import Kind, Likelihood, cotangents, count_positions
@@ -24,24 +24,24 @@ from ewc.parameters import at_least_float32, widened
 class ShardedGradients:
     """In its `with` block, each `backward()` adds the squares of all gradients to the totals.
 
-    The gradients themselves are dropped. All processes must run the same backward passes.
+    The gradients themselves are dropped. All ranks must run the same backward passes.
 
     Args:
         model: the model, with all of its parameters in shards.
         parameters: the parameters to differentiate by, by name.
-        processes: those that the model is sharded over.
+        ranks: those that the model is sharded over.
     """
 
     def __init__(
-        self, model: nn.Module, parameters: Mapping[str, nn.Parameter], processes: Processes
+        self, model: nn.Module, parameters: Mapping[str, nn.Parameter], ranks: Ranks
     ) -> None:
         self.totals: dict[str, Tensor] = {
             name: torch.zeros_like(p, dtype=at_least_float32(p.dtype), requires_grad=False)
             for name, p in parameters.items()
         }
         self.gathered = gathered_parameters(model)
-        self.active = True  # whether this process adds anything; all take part in the sums
-        self._model, self._parameters, self._processes = model, parameters, processes
+        self.active = True  # whether this rank adds anything; all take part in the sums
+        self._model, self._parameters, self._ranks = model, parameters, ranks
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -74,7 +74,7 @@ class ShardedGradients:
         if is_sharded(parameter):
             squares = summed_like(squares, parameter)
         else:  # one that FSDP was told to ignore
-            self._processes.sum_(squares)
+            self._ranks.sum_(squares)
         sums.add_(squares.to(sums.device))
 
 
@@ -106,7 +106,7 @@ class ShardedPass:
         kind: which labels to use, see `fisher_diagonal`.
         likelihood: what the outputs mean, see `fisher_diagonal`.
         generator: the source of random labels.
-        processes: those that the model is sharded over.
+        ranks: those that the model is sharded over.
     """
 
     def __init__(
@@ -116,14 +116,14 @@ class ShardedPass:
         kind: Kind,
         likelihood: Likelihood,
         generator: torch.Generator | None,
-        processes: Processes,
+        ranks: Ranks,
     ) -> None:
 
         self._kind: Kind = kind
         self._likelihood = likelihood
         self._generator = generator
-        self._processes = processes
-        self._gradients = ShardedGradients(model, parameters, processes)
+        self._ranks = ranks
+        self._gradients = ShardedGradients(model, parameters, ranks)
         # What a callable gets is the whole output, of which only one tensor is passed on here.
         self._run = ModelRun(model, self._gradients.gathered, one_output=callable(likelihood))
         self._device = next(iter(parameters.values())).device
@@ -143,14 +143,14 @@ class ShardedPass:
             self._take_turn(batch.take(n, n + 1))
 
     def flush(self) -> None:
-        """Take part in the turns of the other processes, until all of them are done."""
+        """Take part in the turns of the other ranks, until all of them are done."""
         while self._take_turn(None):
             pass
 
     def _take_turn(self, sample: FisherBatch | None) -> bool:
-        """Add one sample, or none, of each process. Returns False if none has one."""
+        """Add one sample, or none, of each rank. Returns False if none has one."""
         self._spare = self._spare or sample
-        status = self._processes.exchange((sample is not None, self._spare is not None))
+        status = self._ranks.exchange((sample is not None, self._spare is not None))
         if not any(is_working for is_working, _ in status):
             return False
         if not all(has_spare for _, has_spare in status):
@@ -160,7 +160,7 @@ class ShardedPass:
         output = self._run.outputs(run)
         self._run.graph(output)
         vectors = [] if sample is None else self._cotangents(sample, output)
-        passes = max(self._processes.exchange(len(vectors)))
+        passes = max(self._ranks.exchange(len(vectors)))
         for number in range(passes):
             self._gradients.active = number < len(vectors)
             vector = vectors[number] if self._gradients.active else torch.zeros_like(output)
@@ -174,8 +174,8 @@ class ShardedPass:
         return True
 
     def _hand_out_spare(self, sample: FisherBatch | None) -> None:
-        """Give the sample of one process to those that never had one."""
-        offered = self._processes.exchange(sample and sample.map(Tensor.cpu))
+        """Give the sample of one rank to those that never had one."""
+        offered = self._ranks.exchange(sample and sample.map(Tensor.cpu))
         first = next(one for one in offered if one is not None)
         self._spare = self._spare or first.map(lambda tensor: tensor.to(self._device))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ewc.distributed.ranks import ProcessGroup, find_processes
+from ewc.distributed.ranks import ProcessGroup, find_ranks
 from ewc.distributed.shards import is_sharded, reshard
 from ewc.fisher.batches import Collate, FisherBatch, as_batches, read_batches
 from ewc.fisher.diagonal import add_batches, check_batch_norms, check_parameters
@@ -92,7 +92,7 @@ def memory_aware_synapses(
         max_samples: stop after this many samples.
         parameters: which parameters, as for `EWC`.
         collate: makes batches if `batches` is a dataset, see `fisher_diagonal`.
-        process_group: the processes that share the model, see `fisher_diagonal`.
+        process_group: the ranks that share the model, see `fisher_diagonal`.
 
     Returns:
         One tensor per parameter, by name, at least float32.
@@ -110,16 +110,16 @@ def memory_aware_synapses(
     selected = select_parameters(model, parameters)
     check_parameters(selected)
     check_batch_norms(model)
-    processes = find_processes(model, process_group)
+    ranks = find_ranks(model, process_group)
     model = unwrap(model)
     if any(map(is_sharded, model.parameters())):
         raise ValueError(
             "memory_aware_synapses cannot differentiate a model in shards: compute it before "
             "fully_shard, or use ewc.fisher_diagonal"
         )
-    with preserved(model) as random_state, processes.failing_together():
-        processes.check_same_weights(selected)
+    with preserved(model) as random_state, ranks.failing_together():
+        ranks.check_same_weights(selected)
         absolutes = AbsolutePass(model, selected)
         read = read_batches(as_batches(batches, collate), model)
-        add_batches(absolutes, read, processes.share(max_samples), random_state)
-    return absolutes.sums.mean(processes, max_samples, "mean")
+        add_batches(absolutes, read, ranks.share(max_samples), random_state)
+    return absolutes.sums.mean(ranks, max_samples, "mean")

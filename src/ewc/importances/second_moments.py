@@ -37,7 +37,7 @@ def second_moments(
     Args:
         model: the model that the optimizer trains.
         optimizer: Adam, AdamW or RMSprop, after some steps.
-        batch_size: samples per step, in all processes and accumulated batches together. The moments
+        batch_size: samples per step, in all ranks and accumulated batches together. The moments
             are multiplied by it, which makes λ comparable with that of an empirical Fisher.
         parameters: which parameters, as for `EWC`.
 

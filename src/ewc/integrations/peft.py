@@ -118,7 +118,7 @@ class LoraEWC(EWC):
 
     It keeps what the base model knew if it is consolidated right after `get_peft_model`, where
     ΔW = 0, and what an adapter learned if it is consolidated later. In the memory, a layer has the
-    name of its base weight, and takes two numbers per base weight. Trainable parameters that are
+    name of its base weight, and takes two elements per base weight. Trainable parameters that are
     no factors, such as a head in `modules_to_save`, are remembered as by `ewc.EWC`.
 
     The LoRA layers must be linear ones (`nn.Linear` or the `Conv1D` of GPT-2) in float16, bfloat16,
@@ -218,7 +218,7 @@ def check_untied(model: nn.Module, weights: Mapping[str, LoraWeight]) -> None:
 
 
 def _lora_weight(place: str, layer: Any, adapters: list[str]) -> LoraWeight:
-    """Return W of a layer; raise unless it computes with W₀ + s B A in floating point numbers."""
+    """Return W of a layer; raise unless it computes with W₀ + s B A in floating point."""
     expected = f"expected LoRA layers of W = W₀ + s B A, but {place!r}"
     if type(layer) is not Linear:
         kind = f"{type(layer).__module__}.{type(layer).__name__}"
@@ -233,7 +233,7 @@ def _lora_weight(place: str, layer: Any, adapters: list[str]) -> LoraWeight:
         raise ValueError(f"{expected} has its adapters disabled: enable them first")
     base = layer.get_base_layer().get_parameter("weight")
     if base.dtype not in FLOATS or is_sharded(base):
-        how = "sharded" if is_sharded(base) else f"of type {base.dtype}"
+        how = "sharded" if is_sharded(base) else f"of dtype {base.dtype}"
         raise ValueError(f"{expected} has a base weight that is {how}")
     a, b = (
         factors[adapters[0]].get_parameter("weight") for factors in (layer.lora_A, layer.lora_B)

@@ -17,7 +17,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ewc.diagnostics import warn
-from ewc.distributed.ranks import find_processes
+from ewc.distributed.ranks import find_ranks
 from ewc.distributed.shards import refuse_deepspeed
 from ewc.fisher.batches import as_batches, chosen_answers, has_pairs_of_answers, read_batches
 from ewc.fisher.likelihood import MAX_EXACT_OUTPUTS, Kind, check_options
@@ -35,7 +35,7 @@ from ewc.step_size import How
 
 Consolidation: TypeAlias = bool | Mapping[str, Any]
 DEFAULT_NAME = "ewc"
-FEW = 2  # samples of the first batch that are tried, in each process
+FEW = 2  # samples of the first batch that are tried, in each rank
 TELLING = 32  # samples in a first batch; a smaller one may have new classes only by chance
 
 
@@ -121,7 +121,7 @@ class TrainerMemory:
     def try_out(self, batch: Any, loader: Any = None) -> None:
         """Raise, before the first step, if two samples of a batch cannot be consolidated.
 
-        Neither the model nor the memory nor any random state is changed. All processes of a group
+        Neither the model nor the memory nor any random state is changed. All ranks of a group
         must call this, each with a batch of its own.
 
         Args:
@@ -135,12 +135,12 @@ class TrainerMemory:
         for of_memory_alone in ("task", "floor", "normalize"):
             options.pop(of_memory_alone, None)
         try:
-            processes = find_processes(self.memory.model, self.memory.process_group)
-            with processes.failing_together():
+            ranks = find_ranks(self.memory.model, self.memory.process_group)
+            with ranks.failing_together():
                 if has_pairs_of_answers(loader):
                     batch = chosen_answers(batch)
                 options["kind"] = self._choose_kind(batch)
-            few = FEW * processes.size
+            few = FEW * ranks.size
             options["max_samples"] = min(few, options.get("max_samples") or few)
             options["generator"] = _copy_of(options.get("generator"))
             try_consolidation(self.memory, [batch], options, at_least=TELLING)
@@ -179,8 +179,8 @@ class TrainerMemory:
             if as_trained is not None:
                 batches = map(as_trained, batches)
             if "kind" not in self._options:  # nothing was tried, as in a run that was resumed
-                processes = find_processes(self.memory.model, self.memory.process_group)
-                with processes.failing_together():
+                ranks = find_ranks(self.memory.model, self.memory.process_group)
+                with ranks.failing_together():
                     rest = iter(batches)
                     first = list(islice(rest, 1))
                     self._choose_kind(*first)

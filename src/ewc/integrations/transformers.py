@@ -112,7 +112,7 @@ class EWCCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Save the memory beside the optimizer."""
-        tensors = self.memory.state_dict()  # by all processes: the memory may be sharded
+        tensors = self.memory.state_dict()  # by all ranks: the memory may be sharded
         if args.should_save:
             file = _checkpoint(args, state) / self._file_name
             write_tensors(file, tensors, {"run": _name(self._run, state)})

@@ -67,7 +67,7 @@ def pulled_blocks(
         yield {**group, "lr": float(group["lr"])}, block  # read once, in case it is on a device
 
 
-KEPT = 2**20  # numbers: four megabytes
+KEPT = 2**20  # elements: four megabytes
 
 
 class KeptWeights:
@@ -146,7 +146,7 @@ def pull_weights(precisions: list[Tensor], step: StepSize, strength: float) -> l
 
 
 def _lerp_(parameters: list[Tensor], anchors: list[Tensor], weights: list[Tensor]) -> None:
-    """θ ← θ + w (m − θ), computed in the anchors' type."""
+    """θ ← θ + w (m − θ), computed in the anchors' dtype."""
     pairs = list(zip(parameters, anchors, strict=True))
     targets = [p if p.dtype == anchor.dtype else p.to(anchor.dtype) for p, anchor in pairs]
     torch._foreach_lerp_(targets, anchors, weights)

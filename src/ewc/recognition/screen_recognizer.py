@@ -155,7 +155,7 @@ class Probation:
 Cells = NDArray[np.intp]
 
 SMOOTHING = 0.05  # added to each count of a frame's histogram
-FACTORS = 4  # numbers multiplied before a logarithm is taken; their product fits in float32
+FACTORS = 4  # probabilities multiplied before a logarithm is taken; their product fits in float32
 NOBODY = -1  # owner of the screens that belong to no task yet
 
 

@@ -24,7 +24,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 import ewc
 from ewc.checkpoint import load_checkpoint
-from ewc.distributed.ranks import ProcessChoice, Processes, choose_processes, find_processes
+from ewc.distributed.ranks import RankChoice, Ranks, choose_ranks, find_ranks
 
 TASKS, CALLS = "data_parallel.two_tasks", "data_parallel.other_calls"
 
@@ -46,14 +46,14 @@ def test_a_fisher_of_parts_is_that_of_all_samples(four_ranks):
 
 def test_a_plain_model_in_several_processes_needs_a_choice(four_ranks):
     for result in four_ranks.of(CALLS):
-        assert "ValueError: 4 processes run here" in result["plain"]
+        assert "ValueError: 4 ranks run here" in result["plain"]
         assert "expected process_group to be a group" in result["unknown"]
 
 
 def test_an_error_in_one_rank_is_an_error_in_all_and_changes_nothing(four_ranks):
     for rank, result in enumerate(four_ranks.of(CALLS)):
         cause = "ValueError: every tensor of a batch must have the samples first"
-        start = cause if rank == 2 else "OtherProcessError: the process of rank 2 failed"
+        start = cause if rank == 2 else "OtherRankError: rank 2 failed"
         assert result["broken"].startswith(start)
         assert cause in result["broken"]
         assert result["tasks"] == []
@@ -65,7 +65,7 @@ def test_no_samples_at_all_are_refused_by_all(four_ranks):
 
 def test_different_weights_are_refused_by_all(four_ranks):
     for result in four_ranks.of(CALLS):
-        assert "expected the same weights in all processes, but '0.weight'" in result["different"]
+        assert "expected the same weights in all ranks, but '0.weight'" in result["different"]
 
 
 def test_equal_seeds_give_different_labels_in_each_rank(four_ranks):
@@ -89,26 +89,26 @@ def test_a_memory_of_a_wrapped_model_loads_into_the_bare_one(four_ranks):
 
 
 def test_one_process_is_alone():
-    processes = Processes()
+    ranks = Ranks()
     generator = torch.Generator()
-    assert (processes.size, processes.rank) == (1, 0)
-    assert (processes.share(5), processes.share(None)) == (5, None)
-    assert processes.exchange("it") == ["it"]
-    assert processes.own_generator(generator) is generator
-    assert find_processes(nn.Linear(2, 2), "world").size == 1
+    assert (ranks.size, ranks.rank) == (1, 0)
+    assert (ranks.share(5), ranks.share(None)) == (5, None)
+    assert ranks.exchange("it") == ["it"]
+    assert ranks.own_generator(generator) is generator
+    assert find_ranks(nn.Linear(2, 2), "world").size == 1
 
 
 def test_an_error_of_the_only_process_is_its_own():
-    with pytest.raises(KeyError, match="mine"), Processes().failing_together():
+    with pytest.raises(KeyError, match="mine"), Ranks().failing_together():
         raise KeyError("mine")
 
 
 def test_a_choice_survives_a_copy_but_a_group_is_not_pickled():
     group = object()
-    assert copy.deepcopy(ProcessChoice(group)).group is group
-    assert pickle.loads(pickle.dumps(ProcessChoice("local"))).group == "local"
-    assert pickle.loads(pickle.dumps(ProcessChoice(group))).group is None
-    assert choose_processes(nn.Linear(2, 2), None).group is None
+    assert copy.deepcopy(RankChoice(group)).group is group
+    assert pickle.loads(pickle.dumps(RankChoice("local"))).group == "local"
+    assert pickle.loads(pickle.dumps(RankChoice(group))).group is None
+    assert choose_ranks(nn.Linear(2, 2), None).group is None
 
 
 def test_tensor_parallelism_is_refused(one_rank):
@@ -183,7 +183,7 @@ def test_ranks_with_sequences_of_different_lengths_take_as_many_turns(four_ranks
 
 def test_an_error_in_one_rank_of_a_sharded_model_is_an_error_in_all(four_ranks):
     for rank, result in enumerate(four_ranks.of(SHARDED_CALLS)):
-        other = "OtherProcessError: the process of rank 2 failed"
+        other = "OtherRankError: rank 2 failed"
         assert result["broken"].startswith("ValueError: every tensor" if rank == 2 else other)
         assert result["bad label"].startswith("ValueError: labels must" if rank == 2 else other)
         assert result["tasks"] == []

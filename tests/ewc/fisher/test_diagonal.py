@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import ewc
-from ewc.distributed.ranks import Processes
+from ewc.distributed.ranks import Ranks
 from ewc.fisher.passes import FisherSums
 
 
@@ -317,4 +317,4 @@ def sums_of(values: list[float]) -> FisherSums:
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_mean_that_is_not_finite_is_refused(value):
     with pytest.raises(ValueError, match="the Fisher of 'w' is not finite"):
-        sums_of([1.0, value]).mean(Processes(), None, "mean")
+        sums_of([1.0, value]).mean(Ranks(), None, "mean")

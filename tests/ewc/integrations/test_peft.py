@@ -246,7 +246,7 @@ def integers() -> nn.Module:
         (merged_adapter, r"has a merged adapter: call unmerge_adapter\(\)"),
         (two_adapters, r"several active adapters, \['default', 'second'\]: activate one"),
         (disabled, "has its adapters disabled"),
-        (integers, r"has a base weight that is of type torch\.int8"),
+        (integers, r"has a base weight that is of dtype torch\.int8"),
         (
             lambda: with_lora(Tied(), target_modules=["second"]),
             r"is also '.*second\.base_layer\.weight', where the adapter has no effect",

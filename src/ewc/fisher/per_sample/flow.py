@@ -83,7 +83,7 @@ class GraphEdge:
         return signed(getattr(self.node, f"_saved_{name}")) % max(len(self.input), 1)
 
     def dims(self, name: str = "dim") -> list[int]:
-        """Return saved dimensions of the input, as numbers >= 0. None saved means all."""
+        """Return saved dimensions of the input, as indices >= 0. None saved means all."""
         saved = getattr(self.node, f"_saved_{name}")
         rank = max(len(self.input), 1)
         saved = saved if isinstance(saved, tuple | list) else () if saved is None else (saved,)

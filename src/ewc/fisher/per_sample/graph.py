@@ -85,14 +85,14 @@ class Graph:
 
     @cached_property
     def used(self) -> list[list[int]]:
-        """For each node, the numbers of its results that are used."""
-        numbers: list[set[int]] = [set() for _ in self.nodes]
-        numbers[0].add(self.output_number)
+        """For each node, the indices of its results that are used."""
+        indices: list[set[int]] = [set() for _ in self.nodes]
+        indices[0].add(self.output_number)
         for edges in self.edges:
             for child, number in edges:
                 if child >= 0:
-                    numbers[child].add(number)
-        return [sorted(one) for one in numbers]
+                    indices[child].add(number)
+        return [sorted(used) for used in indices]
 
     @property
     def elements(self) -> int:
@@ -129,18 +129,18 @@ class Graph:
         return shape
 
     def dtype(self, node: int) -> torch.dtype:
-        """Return the type of a node's forward result."""
+        """Return the dtype of a node's forward result."""
         dtype: torch.dtype = self.nodes[node]._input_metadata[0].dtype
         return dtype
 
     @cached_property
     def rounding(self) -> float:
-        """The relative rounding error of the least precise type in the graph."""
+        """The relative rounding error of the least precise dtype in the graph."""
         return max(torch.finfo(one).eps for one in self._types)
 
     @cached_property
     def largest_number(self) -> float:
-        """The largest number of the type in the graph with the smallest range."""
+        """The largest value of the dtype in the graph with the smallest range."""
         return min(torch.finfo(one).max for one in self._types)
 
     @cached_property

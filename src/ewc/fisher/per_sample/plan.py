@@ -277,15 +277,15 @@ def measure(
 
 
 def _scales(output: Tensor, base: int) -> Iterator[Tensor]:
-    """Yield powers of two for the samples, by the digits of the samples' numbers.
+    """Yield powers of two for the samples, by the digits of the samples' indices.
 
     No two samples have the same scales throughout. With a smaller base there are more digits, and
     the scales are smaller.
     """
-    numbers = torch.arange(len(output), device=output.device)
-    while bool(numbers.any()):
-        yield 2.0 ** (numbers % base).to(output.dtype)
-        numbers = numbers // base
+    indices = torch.arange(len(output), device=output.device)
+    while bool(indices.any()):
+        yield 2.0 ** (indices % base).to(output.dtype)
+        indices = indices // base
 
 
 def _fits(layout: SampleLayout, plain: Tensor, scaled: Tensor, scales: Tensor) -> bool:
