@@ -130,12 +130,12 @@ def tokenized(settings: Settings, *documents: dict[str, str]) -> list[Text]:
     tokenizer.train_from_iterator(
         splits[0][0], settings.vocabulary, special_tokens=[END], show_progress=False
     )
-    found = []
+    tokens = []
     for parts in splits:
         train, validation, test = (as_blocks(tokenizer, part, settings.block) for part in parts)
         text = Text(train, some(validation, settings.tested), some(test, settings.tested))
-        found.append(text)
-    return found
+        tokens.append(text)
+    return tokens
 
 
 def some(blocks: Tensor, count: int) -> Tensor:
@@ -200,10 +200,11 @@ def pretrained(settings: Settings, text: Text, folder: Path | None) -> GPT2LMHea
         model = first_training(settings, text)
         model.save_pretrained(folder)
         record.write_text(json.dumps(made_by))  # last: without it the folder does not count
-    found = json.loads(record.read_text())
-    if found != made_by:
+    settings_then = json.loads(record.read_text())
+    if settings_then != made_by:
         raise SystemExit(
-            f"expected a model made by {made_by} in {folder}, found {found}: give another folder"
+            f"expected a model made by {made_by} in {folder}, found {settings_then}: "
+            "give another folder"
         )
     return GPT2LMHeadModel.from_pretrained(folder)
 

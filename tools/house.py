@@ -48,14 +48,14 @@ def modules(folder: Path) -> dict[str, Path]:
     }
 
 
-def importers(found: dict[str, Path]) -> dict[str, set[Path]]:
+def importers(by_name: dict[str, Path]) -> dict[str, set[Path]]:
     """Return, for each module, the modules of its package that import it."""
     users: dict[str, set[Path]] = defaultdict(set)
-    for file in found.values():
+    for file in by_name.values():
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.ImportFrom) and node.module:
-                for name in (node.module, *(f"{node.module}.{one.name}" for one in node.names)):
-                    if name in found and found[name] != file:
+                for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
+                    if name in by_name and by_name[name] != file:
                         users[name].add(file)
     return users
 
@@ -63,16 +63,16 @@ def importers(found: dict[str, Path]) -> dict[str, set[Path]]:
 def count(root: Path, package: str) -> dict[str, int]:
     """Return the counts of a package and of its tests."""
     folder = source_folder(root, package)
-    found = modules(folder)
-    users = importers(found)
-    sizes = {name: len(file.read_text().splitlines()) for name, file in found.items()}
+    by_name = modules(folder)
+    users = importers(by_name)
+    sizes = {name: len(file.read_text().splitlines()) for name, file in by_name.items()}
     tests = sum(
         len(file.read_text().splitlines()) for file in (root / "tests" / package).rglob("*.py")
     )
     return {
-        "modules": len(found),
+        "modules": len(by_name),
         f"modules of at most {SMALL} lines": sum(size <= SMALL for size in sizes.values()),
-        "modules with one importer": sum(len(users[name]) == 1 for name in found),
+        "modules with one importer": sum(len(users[name]) == 1 for name in by_name),
         "files at the root": len(list(folder.glob("*.py"))),
         "lines of source": sum(sizes.values()),
         f"lines in tests/{package}": tests,

@@ -125,8 +125,8 @@ FAULTS = (
     Fault("steps", STEPS, "squares, means, means, value=-1.0", "squares, means, means, value=0.0"),
     Fault("steps", STEPS, 'max(float(state["step"]) - 1, 0.0)', 'float(state["step"])'),
     Fault("steps", STEPS, "root * (clip / alpha)", "root / alpha"),
-    Fault("steps", STEPS, "[2 * step.rate / float(one)", "[step.rate / float(one)"),
-    Fault("steps", STEPS, "[1 + momentum * one for one in sums] if", "sums if"),
+    Fault("steps", STEPS, "[2 * step.rate / float(c)", "[step.rate / float(c)"),
+    Fault("steps", STEPS, "[1 + momentum * total for total in sums] if", "sums if"),
     Fault(
         "hooks",
         HOOKS,

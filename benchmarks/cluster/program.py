@@ -87,7 +87,7 @@ class Costs:
         return steps * self.step(recipe["width"], recipe["layers"], batch) / 3600
 
     def step(self, width: int, layers: int, batch: int) -> float:
-        nearest = min(self.WIDTHS, key=lambda one: abs(one - width))
+        nearest = min(self.WIDTHS, key=lambda known: abs(known - width))
         key = (nearest, layers, batch)
         if key not in self.measured:
             self.measured[key] = step_seconds(*key)
@@ -108,13 +108,13 @@ def _checkpoint(part: Part) -> float:
 
 def game_networks() -> list[Network]:
     """The networks of the experiments on Atari; random players cost next to nothing."""
-    found = []
+    networks = []
     for name in GAMES:
         for part in EXPERIMENTS[name].preset("paper").parts():
             steps = len(part.config["schedule"]) * part.config["settings"]["segment_steps"]
             hours = steps / AGENT_STEPS_PER_SECOND / 3600
-            found.append(Network(name, hours, AGENT_CHECKPOINT_BYTES))
-    return [network for network in found if network.hours > 0]
+            networks.append(Network(name, hours, AGENT_CHECKPOINT_BYTES))
+    return [network for network in networks if network.hours > 0]
 
 
 def program(costs: Costs) -> list[Network]:

@@ -54,13 +54,13 @@ class NodeKiller:
 
 def results(directory: Path) -> dict[str, str]:
     """The metrics of all networks, and their checkpoints as checksums, by file."""
-    found = {}
+    contents = {}
     for file in sorted(directory.rglob("metrics.jsonl")):
-        found[str(file.relative_to(directory))] = file.read_text()
+        contents[str(file.relative_to(directory))] = file.read_text()
     for file in sorted(directory.rglob("checkpoint.safetensors")):
         with safe_open(file, framework="pt") as opened:
-            found[str(file.relative_to(directory))] = opened.metadata()["sha256"]
-    return found
+            contents[str(file.relative_to(directory))] = opened.metadata()["sha256"]
+    return contents
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -87,12 +87,12 @@ def measure(case: Case, *, ours_only: bool) -> ResultTable:
             if case.exact:
                 candidates += other_libraries(model, batches, "exact", EXACT)
         workloads = {
-            str(n): partial(one.run, one.batches) for n, one in enumerate(candidates) if one.run
+            str(n): partial(own.run, own.batches) for n, own in enumerate(candidates) if own.run
         }
         limits = {str(n): MAX_SECONDS for n in range(first_other, len(candidates))}
         best = best_seconds(workloads, case.rounds, limits=limits)
     title = f"Fisher, {case.name}: {case.samples:,} samples in batches of {case.batch_size}"
-    rows = [row(one, best.get(str(n)), batches, best["0"]) for n, one in enumerate(candidates)]
+    rows = [row(own, best.get(str(n)), batches, best["0"]) for n, own in enumerate(candidates)]
     return ResultTable(title, rows, () if ours_only else NOTES)
 
 

@@ -50,20 +50,20 @@ def tables(*, ours_only: bool) -> Iterator[ResultTable]:
     yield ResultTable(
         f"Factors of {FACTOR_SEQUENCES} sequences of 128 tokens, {shape}", fisher_rows
     )
-    found: list[ResultRow] = []
+    rows: list[ResultRow] = []
     workloads: dict[str, tuple[Workload, int]] = {"plain": (transformer_step(transformer()), 1)}
     for curvature in STRENGTHS:
         model = transformer()
         memory = remember(model, curvature, [transformer_batch(2)], "sampled")
         workloads[curvature] = attached_step(model, memory)
-        found += memory_rows(model, memory)
+        rows += memory_rows(model, memory)
     between = max(steps for _, steps in workloads.values())
     yield ResultTable(
         f"A training step of {SEQUENCES}x128 tokens, {shape}, AdamW fused",
         timed({(name, 1): pair for name, pair in workloads.items()}, TRAINING_ROUNDS),
         (f"A pull on layers with factors every {between} steps.",),
     )
-    yield ResultTable(f"What a memory keeps beside the weights, {shape}", found)
+    yield ResultTable(f"What a memory keeps beside the weights, {shape}", rows)
 
 
 def mlp() -> nn.Module:

@@ -78,13 +78,13 @@ def table(columns: Sequence[Sequence[Cell]], rows: Mapping[Cell, CellRow]) -> li
         "| --- | --- | --- | --- |",
     ]
     for cells in zip(*columns, strict=True):
-        found = [rows[cell] for cell in cells if cell in rows]
-        if len(found) < len(cells):
+        known = [rows[cell] for cell in cells if cell in rows]
+        if len(known) < len(cells):
             continue
         numbers = [
-            [mean(row["accuracy"]) for row in found],
-            [row["accuracy"][0] for row in found],
-            [mean(row["learned"]) for row in found],
+            [mean(row["accuracy"]) for row in known],
+            [row["accuracy"][0] for row in known],
+            [mean(row["learned"]) for row in known],
         ]
         lines.append("| " + " | ".join([_label(cells[0]), *map(percent, numbers)]) + " |")
     return lines

@@ -55,24 +55,24 @@ def _alone(
     make: Any, arm: str, seed: int, settings: Games, *, visits: int
 ) -> dict[str, list[float]]:
     """Return the scores of one player per task."""
-    found: dict[str, list[float]] = {}
+    last_scores: dict[str, list[float]] = {}
     for game in GAMES:
-        found |= _last_scores(make(settings.part_config(arm, seed, [game], [game] * visits)))
-    return found
+        last_scores |= _last_scores(make(settings.part_config(arm, seed, [game], [game] * visits)))
+    return last_scores
 
 
 def _last_scores(player: Any) -> dict[str, list[float]]:
     tests = [row for row in player.run() if row and row["kind"] == "test"]
-    found: dict[str, list[float]] = tests[-1]["scores"]
-    return found
+    scores: dict[str, list[float]] = tests[-1]["scores"]
+    return scores
 
 
 def skills(rows: Sequence[Row], line: str, seed: int) -> list[float] | None:
     """Return the skills in both tasks, None if something that they need is missing."""
-    found = {row["line"]: row["scores"] for row in rows if row["seed"] == seed}
-    if not {"random", "single", line} <= found.keys():
+    by_line = {row["line"]: row["scores"] for row in rows if row["seed"] == seed}
+    if not {"random", "single", line} <= by_line.keys():
         return None
-    means = {name: [mean(found[name][game]) for game in GAMES] for name in (*LINES[:2], line)}
+    means = {name: [mean(by_line[name][game]) for game in GAMES] for name in (*LINES[:2], line)}
     triples = zip(means[line], means["random"], means["single"], strict=True)
     return [(score - low) / (high - low) for score, low, high in triples]
 
@@ -82,8 +82,8 @@ def table(rows: Sequence[Row], seeds: Sequence[int]) -> Iterator[str]:
     yield "| MinAtar | mean of both tasks | first task | second task |"
     yield "| --- | --- | --- | --- |"
     for line in LINES:
-        found = [skills(rows, line, seed) for seed in seeds]
-        complete = [pair for pair in found if pair is not None]
+        by_seed = [skills(rows, line, seed) for seed in seeds]
+        complete = [pair for pair in by_seed if pair is not None]
         if len(complete) < len(seeds):
             continue
         first, second = ([pair[place] for pair in complete] for place in range(2))
@@ -127,7 +127,7 @@ def main(arguments: list[str] | None = None) -> None:
             row = {"line": line, "seed": seed, "scores": scores(line, seed, settings)}
             with options.results.open("a") as file:
                 file.write(json.dumps(row) + "\n")
-            print(line, seed, {game: mean(found) for game, found in row["scores"].items()})
+            print(line, seed, {game: mean(own) for game, own in row["scores"].items()})
     print("\n".join(table(read_rows(options.results), seeds)))
 
 

@@ -66,7 +66,7 @@ def tunings(rows: Iterable[Row]) -> dict[int, Tuning]:
     for row in rows:
         by_seed.setdefault(row["seed"], {}).setdefault(row["method"], []).append(row)
     needed = {"untrained", "before", "plain"}
-    return {seed: _tuning(found) for seed, found in sorted(by_seed.items()) if needed <= set(found)}
+    return {seed: _tuning(own) for seed, own in sorted(by_seed.items()) if needed <= set(own)}
 
 
 def _tuning(by_method: Mapping[str, Sequence[Row]]) -> Tuning:
@@ -167,10 +167,10 @@ def _references(every: Sequence[Tuning]) -> list[ResultRow]:
     return [
         {
             "model": name,
-            "old text": _spread([point.old_test for point in found]),
-            "new text": _spread([point.new_test for point in found]),
+            "old text": _spread([point.old_test for point in own]),
+            "new text": _spread([point.new_test for point in own]),
         }
-        for name, found in points.items()
+        for name, own in points.items()
     ]
 
 

@@ -141,9 +141,9 @@ def cells(seed: int, results: Results) -> Iterator[Key]:
 def best(rows: Sequence[Row], line: str, among: Sequence[float] | None = None) -> list[float]:
     """Return the strengths by their sum of both validation losses, the smallest first."""
     kept, learned = QUESTIONS[line.partition(":")[0]]
-    found = [row for row in rows if (row["seed"], row["method"]) == (CHOOSING, line)]
-    found.sort(key=lambda row: row["points"][0][kept] + row["points"][0][learned])
-    return [row["value"] for row in found if among is None or row["value"] in among]
+    known = [row for row in rows if (row["seed"], row["method"]) == (CHOOSING, line)]
+    known.sort(key=lambda row: row["points"][0][kept] + row["points"][0][learned])
+    return [row["value"] for row in known if among is None or row["value"] in among]
 
 
 def three_texts(settings: Settings) -> dict[str, Text]:
@@ -160,13 +160,13 @@ def character_names(size: int = 256) -> dict[str, str]:
 
     Those of CJK ideographs and Hangul syllables, which follow a rule, are left out.
     """
-    found = {}
+    by_range = {}
     for first in range(0, 0x20000, size):
         names = (unicodedata.name(chr(code), "") for code in range(first, first + size))
         lines = [n for n in names if n and not n.startswith(("CJK ", "HANGUL SYLLABLE"))]
         if lines:
-            found[f"{first:05X}"] = "\n".join(lines)
-    return found
+            by_range[f"{first:05X}"] = "\n".join(lines)
+    return by_range
 
 
 def prepared(settings: Settings, texts: Mapping[str, Text]) -> Start:
@@ -229,8 +229,8 @@ def tune(model: nn.Module, text: Text, settings: Settings, memory: EWC | None = 
 
 def losses(model: nn.Module, texts: Mapping[str, Text]) -> dict[str, float]:
     """Return the loss on each text: on the validation part, and on the test part."""
-    found = {name: loss_on(model, text.validation) for name, text in texts.items()}
-    return found | {f"{name} test": loss_on(model, text.test) for name, text in texts.items()}
+    by_text = {name: loss_on(model, text.validation) for name, text in texts.items()}
+    return by_text | {f"{name} test": loss_on(model, text.test) for name, text in texts.items()}
 
 
 def summary(question: str, rows: Sequence[Row]) -> ResultTable:
@@ -239,12 +239,12 @@ def summary(question: str, rows: Sequence[Row]) -> ResultTable:
     lines = {"untrained": "untrained", "before": f"{question}: before"}
     lines |= {name: f"{question}: {name}" for name in (PLAIN, *METHODS)}
     reported = [row for row in rows if row["seed"] in REPORTED]
-    found = [_row(name, line, reported, kept, learned) for name, line in lines.items()]
+    rows_shown = [_row(name, line, reported, kept, learned) for name, line in lines.items()]
     notes = (
         f"mean ± standard deviation of the seeds {REPORTED}, nats per token on the test parts",
         f"strengths of seed {CHOOSING}: the smallest sum of both losses on the validation parts",
     )
-    return ResultTable(f"To keep: {kept}. To learn: {learned}", found, notes)
+    return ResultTable(f"To keep: {kept}. To learn: {learned}", rows_shown, notes)
 
 
 def _row(name: str, line: str, rows: Sequence[Row], kept: str, learned: str) -> ResultRow:

@@ -310,12 +310,12 @@ def table(cells: Mapping[str, list[Cell]], rows: Mapping[Cell, CellRow]) -> list
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for method, of_method in cells.items():
-        found = [rows[cell] for cell in of_method]
+        known = [rows[cell] for cell in of_method]
         columns = [
-            [mean(row["accuracy"]) for row in found],
-            [row["accuracy"][0] for row in found],
-            [row["accuracy"][-1] for row in found],
-            [mean(row["learned"]) for row in found],
+            [mean(row["accuracy"]) for row in known],
+            [row["accuracy"][0] for row in known],
+            [row["accuracy"][-1] for row in known],
+            [mean(row["learned"]) for row in known],
         ]
         strength = f"{of_method[0].strength:.3g}" if METHODS[method].strength else ""
         name = METHODS[method].label

@@ -230,10 +230,10 @@ def _delay(right: Sequence[bool]) -> int:
 
 def describe(outcomes: Sequence[Outcome]) -> str:
     """Return the means over all games of all sets, and the worst of them."""
-    right = [(share, game) for one in outcomes for game, share in one.right.items()]
-    tasks = [(one.tasks[game], game) for one in outcomes for game in one.right]
-    delays = [delay for one in outcomes for delay in one.delays]
-    mistakes = sum((one.mistakes for one in outcomes), Counter[tuple[str, str]]())
+    right = [(share, game) for outcome in outcomes for game, share in outcome.right.items()]
+    tasks = [(outcome.tasks[game], game) for outcome in outcomes for game in outcome.right]
+    delays = [delay for outcome in outcomes for delay in outcome.delays]
+    mistakes = sum((outcome.mistakes for outcome in outcomes), Counter[tuple[str, str]]())
     (game, taken_for), wrong = max(
         mistakes.items(), key=lambda item: item[1], default=(("none", "none"), 0)
     )
@@ -242,7 +242,7 @@ def describe(outcomes: Sequence[Outcome]) -> str:
         f"right {100 * np.mean([share for share, _ in right]):.2f} %, "
         f"contexts per game {np.mean([count for count, _ in tasks]):.2f}, "
         f"delay {np.mean(delays):.1f} agent steps, "
-        f"{np.mean([one.milliseconds for one in outcomes]):.2f} ms per observation\n"
+        f"{np.mean([outcome.milliseconds for outcome in outcomes]):.2f} ms per observation\n"
         f"  mostly wrong {sum(share < 0.5 for share, _ in right)} of {len(right)} games; "
         f"worst game {worst[1]} ({100 * worst[0]:.2f} %); most contexts {most[1]} ({most[0]}); "
         f"worst pair {game} taken for {taken_for} ({wrong} observations)"

@@ -44,14 +44,14 @@ def load_checkpoint(memory: EWC, path: str | PathLike[str], *, key: str = "memor
     from torch.distributed.checkpoint.state_dict_loader import load
 
     reader = FileSystemReader(path)
-    found = reader.read_metadata().state_dict_metadata
+    entries = reader.read_metadata().state_dict_metadata
     saved = {
         name.removeprefix(f"{key}."): entry
-        for name, entry in found.items()
+        for name, entry in entries.items()
         if name.startswith(f"{key}.")
     }
     if "values" not in saved:
-        keys = sorted({name.partition(".")[0] for name in found})
+        keys = sorted({name.partition(".")[0] for name in entries})
         raise ValueError(f"expected a memory under the key {key!r}, but the checkpoint has {keys}")
     parameters = all_weights(memory)
     ranks = find_ranks(memory.model, memory.process_group)

@@ -215,7 +215,7 @@ class HeldStatistics:
         for module, mode in self._held:
             if not any(module is norm for norm in norms):
                 mode.end()
-        self._held = [one for one in self._held if any(one[0] is norm for norm in norms)]
+        self._held = [pair for pair in self._held if any(pair[0] is norm for norm in norms)]
         held = [module for module, _ in self._held]
         for norm in norms:
             if not any(norm is module for module in held):

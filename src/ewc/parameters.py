@@ -170,8 +170,8 @@ class ModelParameters:
     def optimized(self) -> list[Tensor]:
         """Return the parameters by which an optimizer moves what is selected."""
         sources = self.sources()
-        found = (sources.get(name, (weight,)) for name, weight in self.selected().items())
-        return [parameter for group in found for parameter in group if parameter.requires_grad]
+        groups = (sources.get(name, (weight,)) for name, weight in self.selected().items())
+        return [parameter for group in groups for parameter in group if parameter.requires_grad]
 
     @contextmanager
     def differentiable(self) -> Iterator[None]:

@@ -279,7 +279,7 @@ class MomentumGains:
 
         Parameters whose buffers are those of a constant momentum are not in it.
         """
-        found: dict[int, float] = {}
+        gains: dict[int, float] = {}
         for number, group in enumerate(optimizer.param_groups):
             now = (float(group["momentum"]), float(group.get("dampening", 0.0)))
             if number == len(self._settings):
@@ -288,8 +288,8 @@ class MomentumGains:
             if now == self._settings[number] and not self._sums[number]:
                 continue
             if 0 < now[0] < 1:  # without momentum buffers stay as they are, and η = lr
-                found |= self._follow(number, group, *now)
-        return found
+                gains |= self._follow(number, group, *now)
+        return gains
 
     def _follow(
         self, number: int, group: ParamGroup, momentum: float, dampening: float
@@ -300,13 +300,13 @@ class MomentumGains:
         steady = _steady(momentum, dampening)
         for index, parameter in enumerate(parameters):
             if parameter.grad is not None:
-                one = momentum * sums[index] + 1 - dampening
-                sums[index] = steady if abs(one - steady) <= 1e-12 * steady else one
+                total = momentum * sums[index] + 1 - dampening
+                sums[index] = steady if abs(total - steady) <= 1e-12 * steady else total
         self._settings[number] = (momentum, dampening)
-        if all(one == steady for one in sums):
+        if all(total == steady for total in sums):
             sums.clear()
-        gains = [1 + momentum * one for one in sums] if group.get("nesterov") else sums
-        return {id(p): one for p, one in zip(parameters, gains, strict=False)}
+        gains = [1 + momentum * total for total in sums] if group.get("nesterov") else sums
+        return {id(p): gain for p, gain in zip(parameters, gains, strict=False)}
 
 
 def _steady(momentum: float, dampening: float) -> float:
@@ -355,7 +355,7 @@ def adam_step_size(
     squares = moments(key, parameters, states)
     rate, eps = float(group["lr"]), eps_of(group)
     corrections = bias_corrections(float(group["betas"][1]), states)
-    if isinstance(first := corrections[0], float) and all(one == first for one in corrections):
+    if isinstance(first := corrections[0], float) and all(c == first for c in corrections):
         return StepSize(rate * first**0.5, squares, eps * first**0.5)
     return StepSize(rate, list(torch._foreach_div(squares, corrections)), eps).rooted()
 
@@ -374,7 +374,7 @@ def nadam_step_size(
         return StepSize(step.rate * factors[0], step.scale, step.eps, factors)
     scale = step.rooted().scale
     assert scale is not None
-    scale = [one / factor for one, factor in zip(scale, factors, strict=True)]
+    scale = [tensor / factor for tensor, factor in zip(scale, factors, strict=True)]
     return StepSize(step.rate, scale, gains=factors)
 
 
@@ -405,17 +405,17 @@ def radam_step_size(
     squares = moments("exp_avg_sq", parameters, states)
     factors = rectifications(beta, states)
     corrections: list[Any] = [*bias_corrections(beta, states)]
-    gains = [factor / one**0.5 for factor, one in zip(factors, corrections, strict=True)]
+    gains = [factor / c**0.5 for factor, c in zip(factors, corrections, strict=True)]
     first = factors[0]
-    if isinstance(first, float) and all(one == first for one in factors):
+    if isinstance(first, float) and all(factor == first for factor in factors):
         divided = StepSize(rate * first, squares, eps_of(group), gains)
         return divided if first > 0 else StepSize(rate)
     adaptive = StepSize(rate, squares, eps_of(group)).rooted().scale
     assert adaptive is not None
     scale = []
-    for one, factor in zip(adaptive, factors, strict=True):
-        factor = torch.as_tensor(factor, dtype=one.dtype, device=one.device)
-        scale.append(torch.where(factor > 0, one / factor, 1.0))
+    for root, factor in zip(adaptive, factors, strict=True):
+        factor = torch.as_tensor(factor, dtype=root.dtype, device=root.device)
+        scale.append(torch.where(factor > 0, root / factor, 1.0))
     return StepSize(rate, scale, gains=gains)
 
 
@@ -429,13 +429,13 @@ def rectifications(beta: float, states: Sequence[ParamState]) -> list[float] | l
     if on_cpu(states):
         steps = [float(state["step"]) if state else 1.0 for state in states]
         return [_rectification(beta, longest, step) for step in steps]
-    found = []
+    roots = []
     for step in device_steps(states):
         correction = 1 - beta**step
         length = longest - 2 * step * beta**step / correction
         root = (_variance_ratio(length, longest) * correction).clamp_min(0.0).sqrt()
-        found.append(torch.where(length > 5, root, 0.0))
-    return found
+        roots.append(torch.where(length > 5, root, 0.0))
+    return roots
 
 
 def _rectification(beta: float, longest: float, step: float) -> float:
@@ -497,7 +497,7 @@ def adagrad_step_size(
     rate, decay = float(group["lr"]), float(group["lr_decay"])
     sums = moments("sum", parameters, states)
     slower = [1 + max(float(state["step"]) - 1, 0.0) * decay if state else 1.0 for state in states]
-    if all(one == slower[0] for one in slower):
+    if all(factor == slower[0] for factor in slower):
         return StepSize(rate / slower[0], sums, eps_of(group))
     scale = StepSize(rate, sums, eps_of(group)).rooted().scale
     assert scale is not None
@@ -593,13 +593,13 @@ def decoupled_decay(group: ParamGroup, block: Block, step: StepSize) -> Decay | 
     corrections = bias_corrections(float(group["betas"][0]), block.states)
     if isinstance(corrections[0], Tensor):
         means, corrections = list(torch._foreach_div(means, corrections)), [1.0] * len(means)
-    factors = [2 * step.rate / float(one) for one in corrections]
+    factors = [2 * step.rate / float(c) for c in corrections]
     lr = float(group["lr"])
     gains: Any = step.gains or [1.0] * len(means)
     # A gain of 0, where RAdam does not divide by v, makes the correction 0 times something finite.
-    floors = [one.clamp_min(TINY) if isinstance(one, Tensor) else max(one, TINY) for one in gains]
-    decays = [decay / one for one in floors]
-    return Decay([lr * one for one in gains], decays, means, factors)
+    floors = [g.clamp_min(TINY) if isinstance(g, Tensor) else max(g, TINY) for g in gains]
+    decays = [decay / floor for floor in floors]
+    return Decay([lr * gain for gain in gains], decays, means, factors)
 
 
 def undo_excess_decay(
@@ -625,7 +625,7 @@ def undo_excess_decay(
     weights, scale = ([tensors[i] for i in moved] for tensors in (weights, scale))
     pull = torch._foreach_sub(block.parameters, block.anchors)
     torch._foreach_mul_(pull, weights)
-    means = [mean.to(one.dtype) for mean, one in zip(terms.means, pull, strict=True)]
+    means = [mean.to(own.dtype) for mean, own in zip(terms.means, pull, strict=True)]
     change = torch._foreach_addcdiv(pull, means, scale, terms.factors)
     torch._foreach_mul_(change, pull)
     squares: Any = [rate * rate for rate in terms.rates]

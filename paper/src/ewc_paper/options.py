@@ -55,13 +55,13 @@ def groups(config: type) -> dict[type, list[Field[Any]]]:
     declared_by = {
         name: group for group in config.__mro__ for name in inspect.get_annotations(group)
     }
-    found: dict[type, list[Field[Any]]] = {}
+    options: dict[type, list[Field[Any]]] = {}
     for group in config.__mro__:
         names = [name for name in inspect.get_annotations(group) if name in by_name]
         own = [by_name[name] for name in names if declared_by[name] is group]
         if own:
-            found[group] = own
-    return found
+            options[group] = own
+    return options
 
 
 def title(group: type) -> str:

@@ -335,8 +335,8 @@ def layers_of(
     """
     diagonal, scale = shaped(fisher.diagonal, floor=floor), 1.0
     if normalize is not None:
-        found = trace(diagonal) + (1 + floor) * sum(f.trace() for f in fisher.factors.values())
-        scale = normalize / found if found > 0 else 1.0
+        total = trace(diagonal) + (1 + floor) * sum(f.trace() for f in fisher.factors.values())
+        scale = normalize / total if total > 0 else 1.0
         diagonal = {name: tensor * scale for name, tensor in diagonal.items()}
     layers = {name: Layer.of(own, floor, scale) for name, own in fisher.factors.items()}
     return layers, diagonal

@@ -57,10 +57,10 @@ class Well:
 
     def diagonals(self) -> dict[str, Tensor]:
         """Return the diagonal precision of all parameters, that of the layers included."""
-        found = layer_diagonals(self.layers, self.anchor)
+        diagonals = layer_diagonals(self.layers, self.anchor)
         for name, tensor in self.precision.items():
-            found[name] = found[name] + tensor if name in found else tensor
-        return found
+            diagonals[name] = diagonals[name] + tensor if name in diagonals else tensor
+        return diagonals
 
     def joined_distance(self, name: str, parameters: Mapping[str, Tensor]) -> Tensor:
         """Return θ − anchor of a layer, the weight and its bias in one matrix."""

@@ -183,7 +183,7 @@ def _sharding_group(parameters: list[Any], process_group: ProcessGroup) -> Any:
     """Return the group of the mesh that the parameters are sharded over."""
     meshes = {parameter.device_mesh for parameter in parameters}
     mesh, *others = meshes
-    if others or any(sum(p.is_shard() for p in one.placements) > 1 for one in parameters):
+    if others or any(sum(p.is_shard() for p in weight.placements) > 1 for weight in parameters):
         raise ValueError(
             "expected parameters that fully_shard has sharded over one mesh; tensor parallelism "
             "and several meshes are not supported"

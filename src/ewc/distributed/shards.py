@@ -191,15 +191,15 @@ def sharded_parameters(model: nn.Module) -> dict[int, nn.Parameter]:
 
     After a forward pass these may be whole, gathered from the shards.
     """
-    found = {}
+    sharded = {}
     for module in _fsdp_modules(model):
         state = module._get_fsdp_state()  # there is no public way to see shards without resharding
         groups = getattr(state, "_fsdp_param_groups", None)  # older versions have one
         for group in [state._fsdp_param_group] if groups is None else groups:
             for parameter in group.fsdp_params if group is not None else ():
                 place = parameter._module_info
-                found[id(getattr(place.module, place.param_name))] = parameter.sharded_param
-    return found
+                sharded[id(getattr(place.module, place.param_name))] = parameter.sharded_param
+    return sharded
 
 
 def _fsdp_modules(model: nn.Module) -> list[Any]:
@@ -233,13 +233,13 @@ def refuse_deepspeed(
     Its engine is a module. Its optimizer has the user's inside, as has the wrapper that Accelerate
     puts around it. ZeRO marks each parameter that it takes over.
     """
-    found = [optimizer, getattr(optimizer, "optimizer", None)]
+    suspects = [optimizer, getattr(optimizer, "optimizer", None)]
     if model is not None:
-        found += model.modules()
+        suspects += model.modules()
         parameters = [*parameters, *model.parameters()]
     marks = ("ds_id", "_hp_mapping")  # of stage 3, and of stages 1 and 2
     marked = any(hasattr(parameter, mark) for parameter in parameters for mark in marks)
-    if marked or any(map(_is_deepspeed, found)):
+    if marked or any(map(_is_deepspeed, suspects)):
         raise TypeError(NO_DEEPSPEED)
 
 
@@ -274,4 +274,4 @@ def _sharded(tensor: Tensor) -> Any:
 def _groups(tensor: Tensor) -> list[Any]:
     """Return the groups of ranks that have different shards of a tensor."""
     mesh, placements = _sharded(tensor).device_mesh, _sharded(tensor).placements
-    return [mesh.get_group(dim) for dim, one in enumerate(placements) if one.is_shard()]
+    return [mesh.get_group(dim) for dim, placement in enumerate(placements) if placement.is_shard()]

@@ -56,14 +56,14 @@ class FisherBatch:
     @property
     def tensors(self) -> list[Tensor]:
         """All tensors that contain samples, always in the same order."""
-        found: list[Tensor] = []
+        tensors: list[Tensor] = []
 
         def note(tensor: Tensor) -> Tensor:
-            found.append(tensor)
+            tensors.append(tensor)
             return tensor
 
         self.map(note)
-        return found
+        return tensors
 
     def take(self, start: int, stop: int) -> "FisherBatch":
         """Return the samples `start` to `stop`."""

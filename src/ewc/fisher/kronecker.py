@@ -113,13 +113,13 @@ class KroneckerFisher:
             >>> {name: tuple(values.shape) for name, values in sorted(fisher.diagonals().items())}
             {'bias': (3,), 'weight': (3, 4)}
         """
-        found = dict(self.diagonal)
+        diagonals = dict(self.diagonal)
         for name, own in self.factors.items():
             both = own.outputs.diagonal().unsqueeze(1) * own.inputs.diagonal()
             if own.bias is not None:
-                both, found[own.bias] = both[:, :-1], both[:, -1]
-            found[name] = both.t() if own.inputs_first else both
-        return found
+                both, diagonals[own.bias] = both[:, :-1], both[:, -1]
+            diagonals[name] = both.t() if own.inputs_first else both
+        return diagonals
 
     def __repr__(self) -> str:
         pairs = ((name, own.bias) for name, own in self.factors.items())
@@ -280,9 +280,9 @@ class FactorSums:
             return
         self._chosen = True
         layers = {
-            name: found
+            name: storage
             for name in plan.ruled
-            if (found := _as_matrix(graph, plan.uses(name), parameters[name].shape))
+            if (storage := _as_matrix(graph, plan.uses(name), parameters[name].shape))
         }
         biases = _biases(graph, plan, layers, parameters)
         for name, (inputs_first, kernel) in layers.items():
@@ -318,7 +318,7 @@ class FactorSums:
             name: (tuple(own.shape), own.bias, own.inputs_first, own.kernel)
             for name, own in self.found.items()
         }
-        everyone = [one for one in ranks.exchange((self._chosen, described)) if one[0]]
+        everyone = [rank for rank in ranks.exchange((self._chosen, described)) if rank[0]]
         for _, other in everyone:
             if other != everyone[0][1]:
                 raise ValueError(
@@ -339,8 +339,8 @@ def _as_matrix(graph: Graph, uses: list[Use], shape: torch.Size) -> tuple[bool, 
 
     None if it is not the whole weight matrix of linear operations or convolutions.
     """
-    found = {_of_use(graph, use, shape) for use in uses}
-    return found.pop() if len(found) == 1 else None
+    kinds = {_of_use(graph, use, shape) for use in uses}
+    return kinds.pop() if len(kinds) == 1 else None
 
 
 def _of_use(graph: Graph, use: Use, shape: torch.Size) -> tuple[bool, int] | None:
@@ -371,7 +371,7 @@ def _biases(
 ) -> dict[str, str]:
     """Return the bias of each layer that has one: it is added at just those operations."""
     nodes = {name: sorted(use.node for use in plan.uses(name)) for name in layers}
-    found: dict[str, str] = {}
+    biases: dict[str, str] = {}
     for name in plan.ruled:
         if parameters[name].ndim != 1:
             continue
@@ -379,9 +379,9 @@ def _biases(
         for layer, (inputs_first, _) in layers.items():
             outputs = parameters[layer].shape[1 if inputs_first else 0]
             same = None not in added_to and sorted(map(int, added_to)) == nodes[layer]  # type: ignore[arg-type]
-            if same and layer not in found and len(parameters[name]) == outputs:
-                found[layer] = name
-    return found
+            if same and layer not in biases and len(parameters[name]) == outputs:
+                biases[layer] = name
+    return biases
 
 
 def _operation_before(graph: Graph, use: Use) -> int | None:

@@ -73,8 +73,8 @@ class PrivateRandomState:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        found = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
-        self.devices = sorted(device for device in found if device is not None)
+        indices = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
+        self.devices = sorted(device for device in indices if device is not None)
         self.inner: list[Tensor] | None = None
         self.outer: list[Tensor] = []
 
@@ -122,9 +122,9 @@ def _modes_and_tensors_restored(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
-        for module, found in buffers:
+        for module, own in buffers:
             module._buffers.clear()
-            module._buffers.update(found)
+            module._buffers.update(own)
         for tensor, copy in copies:
             _restore(tensor, copy)
         _warn_of_changes(model, versions, {id(weight) for weight, _ in rescaled})
@@ -167,8 +167,8 @@ def _parameter_hooks_off(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        for active, found in hooks:
-            active.update(found)
+        for active, saved in hooks:
+            active.update(saved)
 
 
 def _is_recurrent(model: nn.Module) -> bool:

@@ -100,9 +100,9 @@ def shaped(
         name: elementwise(partial(torch.add, other=floor * mean(tensor)), tensor)
         for name, tensor in fisher.items()
     }
-    if normalize is None or (found := trace(raised)) == 0:
+    if normalize is None or (present := trace(raised)) == 0:
         return raised
-    scale = partial(torch.mul, other=normalize / found)
+    scale = partial(torch.mul, other=normalize / present)
     return {name: elementwise(scale, tensor) for name, tensor in raised.items()}
 
 

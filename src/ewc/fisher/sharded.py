@@ -85,16 +85,16 @@ def gathered_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """
     from torch.distributed.fsdp import FSDPModule  # takes most of a second to import
 
-    found = dict(model.named_parameters())
+    gathered = dict(model.named_parameters())
     for prefix, layer in model.named_modules():
         if not isinstance(layer, FSDPModule):
             continue
         layer.unshard()
         for name, parameter in model.get_submodule(prefix).named_parameters(prefix):
             if not is_sharded(parameter):
-                found[name] = parameter
+                gathered[name] = parameter
         layer.reshard()
-    return found
+    return gathered
 
 
 class ShardedPass:
@@ -176,7 +176,7 @@ class ShardedPass:
     def _hand_out_spare(self, sample: FisherBatch | None) -> None:
         """Give the sample of one rank to those that never had one."""
         offered = self._ranks.exchange(sample and sample.map(Tensor.cpu))
-        first = next(one for one in offered if one is not None)
+        first = next(spare for spare in offered if spare is not None)
         self._spare = self._spare or first.map(lambda tensor: tensor.to(self._device))
 
     def _cotangents(self, sample: FisherBatch, output: Tensor) -> list[Tensor]:

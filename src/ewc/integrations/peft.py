@@ -69,19 +69,19 @@ class LoraParameters(ModelParameters):
 
     def selected(self) -> Mapping[str, Tensor]:
         """Return the selected weights that can move."""
-        found = lora_weights(self.model)
-        if not found:
+        adapted = lora_weights(self.model)
+        if not adapted:
             raise ValueError(
                 "expected a model with LoRA layers of PEFT, such as get_peft_model(model, "
                 f"LoraConfig(...)) returns, but this {type(self.model).__name__} has none"
             )
-        check_untied(self.model, found)
+        check_untied(self.model, adapted)
         selected = {name: w for name, w in self.matching().items() if w.requires_grad}
-        if not selected.keys() & found.keys():
+        if not selected.keys() & adapted.keys():
             raise ValueError(
                 "expected at least one trainable LoRA layer, but "
                 f"parameters={self._selection!r} selects none; the memory knows them by their base "
-                f"weights, such as {next(iter(found))!r}"
+                f"weights, such as {next(iter(adapted))!r}"
             )
         return selected
 
@@ -195,14 +195,14 @@ def lora_weights(model: nn.Module) -> dict[str, LoraWeight]:
     Raises for layers whose weight is not W₀ + s B A, or not known.
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    found = {}
+    weights = {}
     for place, layer in model.named_modules():
         if not isinstance(layer, LoraLayer):
             continue
         if adapters := [name for name in layer.active_adapters if name in layer.r]:
             weight = _lora_weight(place, layer, adapters)
-            found[names[id(weight.base)]] = weight
-    return found
+            weights[names[id(weight.base)]] = weight
+    return weights
 
 
 def check_untied(model: nn.Module, weights: Mapping[str, LoraWeight]) -> None:

@@ -150,7 +150,7 @@ class StrengthCheck:
             return
         for group, names in pulled_groups(optimizer, state):
             own = [optimizer.state.get(state.parameters[name], {}) for name in names]
-            if lacks_noise(group, [shard_values(one) for one in own]):
+            if lacks_noise(group, [shard_values(each) for each in own]):
                 warned.add("centered")
                 warn_of_centered(names[0])
                 return
@@ -203,10 +203,10 @@ class StrengthCheck:
 
     def _largest_precisions(self, well: Well) -> dict[str, float]:
         if self._largest is None or self._largest[0] is not well:
-            found = {name: largest(p) for name, p in well.precision.items()}
+            precisions = {name: largest(p) for name, p in well.precision.items()}
             for name, layer in well.layers.items():
-                found[name] = found.get(name, 0.0) + layer.largest()
-            self._largest = (well, found)
+                precisions[name] = precisions.get(name, 0.0) + layer.largest()
+            self._largest = (well, precisions)
         return self._largest[1]
 
 

@@ -330,12 +330,12 @@ def _share(stiffness: Tensor) -> Tensor:
 
 def layer_gradients(state: PullState) -> dict[str, Tensor]:
     """Return λ G Δ A of all layers, by the names of their parameters."""
-    found: dict[str, Tensor] = {}
+    gradients: dict[str, Tensor] = {}
     for name, layer in state.well.layers.items():
         gradient = layer.gradient(state.well.joined_distance(name, state.parameters))
         for each, part in layer.split(name, gradient.mul_(state.strength)).items():
-            found[each] = layer.shaped(part, state.parameters[each])
-    return found
+            gradients[each] = layer.shaped(part, state.parameters[each])
+    return gradients
 
 
 class SettleInEval:

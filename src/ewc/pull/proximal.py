@@ -38,8 +38,8 @@ def pulled_groups(
             if parameter.requires_grad:
                 by_id.setdefault(id(parameter), []).append(name)
     for group in optimizer.param_groups:
-        found = (by_id.get(id(parameter), ()) for parameter in group["params"])
-        if in_group := list(dict.fromkeys(chain.from_iterable(found))):
+        names_by_parameter = (by_id.get(id(parameter), ()) for parameter in group["params"])
+        if in_group := list(dict.fromkeys(chain.from_iterable(names_by_parameter))):
             yield group, in_group
 
 
@@ -136,7 +136,10 @@ def pull_weights(precisions: list[Tensor], step: StepSize, strength: float) -> l
     else:
         total = torch._foreach_add(precisions, step.scale, alpha=half_pull_precision)
     if total[0].device.type == "cpu":  # in place, which keeps more of the block in the cache
-        weights = [torch.div(p, one, out=one) for p, one in zip(precisions, total, strict=True)]
+        weights = [
+            torch.div(p, denominator, out=denominator)
+            for p, denominator in zip(precisions, total, strict=True)
+        ]
     else:
         weights = list(torch._foreach_div(precisions, total))
     if half_pull_precision < STIFF:

@@ -63,13 +63,13 @@ def places(parser: argparse.ArgumentParser, words: Sequence[str] = ()) -> Iterat
         yield from places(each, (*words, name))
 
 
-def script(shell: str, found: Sequence[Place]) -> str:
+def script(shell: str, commands: Sequence[Place]) -> str:
     """Return the script for a shell."""
-    lines = {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](found)
+    lines = {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](commands)
     return "\n".join([f"# Completion of ewc, for {shell}; as a file: {WHERE[shell]}", *lines, ""])
 
 
-def _bash(found: Sequence[Place]) -> Iterator[str]:
+def _bash(commands: Sequence[Place]) -> Iterator[str]:
     yield "_ewc() {"
     yield "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} place= each"
     yield "  local depth=0 words= files="
@@ -78,7 +78,7 @@ def _bash(found: Sequence[Place]) -> Iterator[str]:
     yield "    place+=${place:+ }$each; depth=$((depth + 1))"
     yield "  done"
     yield "  case $place in run*|sweep*) ;; *) place=${place%% *} ;; esac"
-    yield from _bash_cases(found)
+    yield from _bash_cases(commands)
     yield "  if [[ $before == --out || $before == --data || $before == --agents ]]; then"
     yield "    words= files=yes"
     yield "  fi"
@@ -90,9 +90,9 @@ def _bash(found: Sequence[Place]) -> Iterator[str]:
     yield "complete -F _ewc ewc"
 
 
-def _bash_cases(found: Sequence[Place]) -> Iterator[str]:
+def _bash_cases(commands: Sequence[Place]) -> Iterator[str]:
     yield "  case $place in"
-    for place in found:
+    for place in commands:
         words = " ".join([*place.names, *place.options])
         files = "yes" if place.paths else ""
         yield f"  {quote(place.words)})"
@@ -106,7 +106,7 @@ def _bash_cases(found: Sequence[Place]) -> Iterator[str]:
     yield "  esac"
 
 
-def _zsh(found: Sequence[Place]) -> Iterator[str]:
+def _zsh(commands: Sequence[Place]) -> Iterator[str]:
     yield "#compdef ewc"
     yield "_ewc() {"
     yield "  local place= each before=${words[CURRENT-1]} depth=0 files="
@@ -117,7 +117,7 @@ def _zsh(found: Sequence[Place]) -> Iterator[str]:
     yield "  done"
     yield "  case $place in run*|sweep*) ;; *) place=${place%% *} ;; esac"
     yield "  case $place in"
-    for place in found:
+    for place in commands:
         described = {**place.names, **place.options}
         entries = " ".join(
             quote(f"{name}:{text}" if text else name) for name, text in described.items()
@@ -138,7 +138,7 @@ def _zsh(found: Sequence[Place]) -> Iterator[str]:
     yield "(( $+functions[compdef] )) && compdef _ewc ewc"
 
 
-def _fish(found: Sequence[Place]) -> Iterator[str]:
+def _fish(commands: Sequence[Place]) -> Iterator[str]:
     yield "function __ewc_place"
     yield "    set -l words (commandline -opc)[2..]"
     yield "    set -l place"
@@ -151,7 +151,7 @@ def _fish(found: Sequence[Place]) -> Iterator[str]:
     yield "    test (string join ' ' -- $place) = \"$argv[1]\""
     yield "end"
     yield "complete -c ewc -f"
-    for place in found:
+    for place in commands:
         here = quote(f"__ewc_place {quote(place.words)}")
         for name, text in place.names.items():
             yield f"complete -c ewc -n {here} -a {quote(name)} -d {quote(text)}"

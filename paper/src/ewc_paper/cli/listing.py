@@ -43,28 +43,28 @@ def list_runs(options: argparse.Namespace) -> int:
     top = Path(options.directory)
     if not top.is_dir():
         raise RunError(f"{top} is no directory: `ewc run` writes runs to {RUNS}/NAME/PRESET-SEED")
-    found = [_look_at(path) for path in runs_under(top)]
-    if not found:
+    runs = [_look_at(path) for path in runs_under(top)]
+    if not runs:
         print(f"no run in {printable(str(top))}")
         return 0
     table = Table("run", "experiment", "state")
     table.add_column("result", justify="right")
-    for run in found:
+    for run in runs:
         table.add_row(printable(str(run.path)), run.experiment, run.state, run.result)
     console().print(table)
-    for name in dict.fromkeys(run.experiment for run in found if run.result):
+    for name in dict.fromkeys(run.experiment for run in runs if run.result):
         print(f"result of {name}: {EXPERIMENTS[name].score_means}")
-    return 1 if any(run.wrong for run in found) else 0
+    return 1 if any(run.wrong for run in runs) else 0
 
 
 def runs_under(top: Path) -> list[Path]:
     """The runs and sweeps in a directory, sorted; those inside another one belong to that."""
-    found: list[Path] = []
+    runs: list[Path] = []
     for place in sorted([top, *(path for path in top.rglob("*") if path.is_dir())]):
-        inside = any(run in place.parents for run in found)
+        inside = any(run in place.parents for run in runs)
         if not inside and any((place / name).exists() for name in ("config.json", "sweep.json")):
-            found.append(place)
-    return found
+            runs.append(place)
+    return runs
 
 
 def _look_at(path: Path) -> Listed:
@@ -89,14 +89,14 @@ def _state(path: Path, states: "list[PartState]", damaged: bool) -> tuple[str, b
     from ewc_paper.runs.directory import RunDirectory
     from ewc_paper.runs.progress import DAMAGED, DONE, WRONG, counts
 
-    found = counts(states)
-    if damaged and not found.get(DAMAGED):
-        found[DAMAGED] = 1
-    wrong = any(found.get(state) for state in WRONG)
+    counted = counts(states)
+    if damaged and not counted.get(DAMAGED):
+        counted[DAMAGED] = 1
+    wrong = any(counted.get(state) for state in WRONG)
     live = "running: " if RunDirectory(path).is_being_written() else ""
-    if found.keys() == {DONE}:
-        return f"{live}{found[DONE]} done", False
-    return live + ", ".join(f"{count} {state}" for state, count in found.items()), wrong
+    if counted.keys() == {DONE}:
+        return f"{live}{counted[DONE]} done", False
+    return live + ", ".join(f"{count} {state}" for state, count in counted.items()), wrong
 
 
 def _result(path: Path) -> str:

@@ -233,11 +233,11 @@ def _by_heading(experiment: "type[Experiment]") -> dict[str, list[Field[Any]]]:
     """The options of an experiment by heading, its own first."""
     from ewc_paper.experiments.experiment import Experiment  # needs torch
 
-    found: dict[str, list[Field[Any]]] = {}
+    by_heading: dict[str, list[Field[Any]]] = {}
     for group, options in groups(experiment).items():
         heading = "The experiment" if issubclass(group, Experiment) else title(group)
-        found[heading] = found.get(heading, []) + options
-    return found
+        by_heading[heading] = by_heading.get(heading, []) + options
+    return by_heading
 
 
 def _defaults(field: Field[Any], experiment: "type[Experiment]") -> str:

@@ -53,14 +53,14 @@ def _plan(options: argparse.Namespace) -> "tuple[RunDirectory, Experiment]":
     run = RunDirectory(place(options))
     if options.resume and (run.path / "config.json").is_file():
         return run, _resumed(run, experiment, options.preset, changes)
-    found = {file.name for file in run.path.iterdir()} if run.path.is_dir() else set()
-    killed_at_its_start = found == {"config.new"}
-    if "sweep.json" in found:
+    names = {file.name for file in run.path.iterdir()} if run.path.is_dir() else set()
+    killed_at_its_start = names == {"config.new"}
+    if "sweep.json" in names:
         raise RunError(
             f"{run.path} holds a sweep: continue it with ewc sweep {experiment.name} --out "
             f"{run.path} --resume, or choose another --out"
         )
-    if options.resume and found and not killed_at_its_start:
+    if options.resume and names and not killed_at_its_start:
         raise RunError(f"{run.path} is not empty and holds no run: choose another --out")
     if options.resume and options.out and not killed_at_its_start:
         raise RunError(f"{run.path} holds no run to resume: leave out --resume to start one there")
@@ -100,8 +100,8 @@ def _resumed(
 
 
 def _is_address(text: str) -> bool:
-    found = re.fullmatch(r"[\w.\[\]:-]+:(\d{1,5})", text)
-    return text == "auto" or (found is not None and 1 <= int(found[1]) <= 65_535)
+    match = re.fullmatch(r"[\w.\[\]:-]+:(\d{1,5})", text)
+    return text == "auto" or (match is not None and 1 <= int(match[1]) <= 65_535)
 
 
 def running_options(options: argparse.Namespace) -> Running:

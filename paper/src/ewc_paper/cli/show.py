@@ -145,7 +145,7 @@ def _sweep_states(directory: Path) -> "tuple[list[PartState], list[str]]":
     sweep.check()
     live, told = RunDirectory(directory).is_being_written(), told_progress(directory)
     best = {run.directory.path: run for runs in sweep.best_runs(plan).values() for run in runs}
-    found: list[PartState] = []
+    all_states: list[PartState] = []
     damage: list[str] = []
     for run in [*sweep.runs(plan), *best.values()]:
         states = parts_of(
@@ -157,14 +157,14 @@ def _sweep_states(directory: Path) -> "tuple[list[PartState], list[str]]":
             f"{run.directory.name}/",
         )
         stopped = run.directory.path not in best and was_stopped(sweep, run.trial)
-        found += [
+        all_states += [
             state._replace(state=STOPPED) if stopped and state.state == WAITING else state
             for state in states
         ]
         damaged = any(state.state == DAMAGED for state in states)
         if not live and not damaged and (why := damage_of(sweep, run)):
             damage.append(why)
-    return found, damage
+    return all_states, damage
 
 
 def duration(seconds: float) -> str:

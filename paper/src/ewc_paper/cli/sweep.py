@@ -61,12 +61,12 @@ def _planned(options: argparse.Namespace, sweep: "Sweep") -> "Plan":
         return _resumed(options, sweep, given)
     if sweep.exists:
         raise RunError(f"{sweep.path} exists: continue it with --resume, or choose another --out")
-    found = {file.name for file in sweep.path.iterdir()} if sweep.path.is_dir() else set()
-    if "config.json" in found:
+    names = {file.name for file in sweep.path.iterdir()} if sweep.path.is_dir() else set()
+    if "config.json" in names:
         raise RunError(f"{sweep.path} holds a run, not a sweep: choose another --out")
-    if found - {"sweep.json.new", "lock"} or sweep.path.is_file():
+    if names - {"sweep.json.new", "lock"} or sweep.path.is_file():
         raise RunError(f"{sweep.path} is not empty and holds no sweep: choose another --out")
-    if options.resume and options.out and not found:
+    if options.resume and options.out and not names:
         raise RunError(f"{sweep.path} holds no sweep to resume: leave out --resume to start one")
     return _new_plan(options, given)
 

@@ -121,8 +121,8 @@ def overlaps(run: RunDirectory) -> Overlaps:
 
 def _squares(run: RunDirectory) -> list[int]:
     """Sides of the squares in the order of the options."""
-    found = sorted({part.config()["square"] for part in run.parts()})
-    return list(run.config().get("squares", found))
+    sides = sorted({part.config()["square"] for part in run.parts()})
+    return list(run.config().get("squares", sides))
 
 
 def figures(run: RunDirectory) -> list[Figure]:
@@ -151,14 +151,14 @@ def _line(square: int, results: Overlaps) -> Series:
 
 def result(run: RunDirectory) -> str:
     """Return the overlap in the first layer and in the last, for each square."""
-    found = []
+    sentences = []
     for square, seeds in overlaps(run).items():
         first, last = ([100 * layers[at] for layers in seeds.values()] for at in (0, -1))
-        found.append(
+        sentences.append(
             f"{percent(first)} in the first layer and {percent(last)} in the last if "
             f"{square}×{square} pixels are permuted"
         )
-    return f"Overlap of the Fishers of two tasks: {'; '.join(found)}." if found else ""
+    return f"Overlap of the Fishers of two tasks: {'; '.join(sentences)}." if sentences else ""
 
 
 def table(run: RunDirectory) -> Table:

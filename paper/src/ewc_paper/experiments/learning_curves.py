@@ -117,7 +117,7 @@ def _panel(
         title=f"task {name}",
         x_label="epochs (gray: the task is being trained)",
         y_label=f"accuracy on {name}, %",
-        series=[_curve(method, found, task, epochs) for method, found in rows.items()],
+        series=[_curve(method, own, task, epochs) for method, own in rows.items()],
         boxes=[Box("", "#ededed", (task * epochs, (task + 1) * epochs))],
         borders=[border * epochs for border in range(1, tasks)],
         x_limits=(0, tasks * epochs) if epochs else None,
@@ -136,7 +136,7 @@ def _curve(method: str, rows: list[MetricsRow], task: int, epochs: float) -> Ser
 
 def _lowest_shown(rows: dict[str, list[MetricsRow]]) -> float:
     """Lower limit of the y axis: below all but the lowest hundredth of the measurements."""
-    measured = [row for found in rows.values() for row in found if not row.get("diverged")]
+    measured = [row for own in rows.values() for row in own if not row.get("diverged")]
     values = [value for row in measured for value in row["accuracy"]]
     return 5 * float(np.floor(20 * np.quantile(values, 0.01))) if values else 0.0
 

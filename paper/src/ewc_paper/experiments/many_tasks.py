@@ -125,14 +125,14 @@ class ManyTasks(RepeatedExperiment, MethodComparison):
 
     def points(self, run: RunDirectory) -> dict[str, float]:
         """The accuracy by which a trial is chosen for each method and number of tasks."""
-        found = {
+        accuracies = {
             (self.methods.index(part.config()["label"]), row["task"] + 1): choosing_accuracy(row)
             for part in run.parts()
             for row in task_ends(part.rows())
         }
         return {
-            f"{self.methods[method]}-{count}": found[method, count]
-            for method, count in sorted(found)
+            f"{self.methods[method]}-{count}": accuracies[method, count]
+            for method, count in sorted(accuracies)
         }
 
     def alone(self, point: str) -> tuple[str, dict[str, Any]]:

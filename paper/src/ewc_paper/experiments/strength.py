@@ -154,12 +154,18 @@ def result(run: RunDirectory) -> str:
         how: {at: finite_mean(seeds.values()) for at, seeds in strengths.items()}
         for how, strengths in results.items()
     }
-    known = [mean for found in means.values() for mean in found.values() if mean is not None]
+    known = [
+        mean for by_strength in means.values() for mean in by_strength.values() if mean is not None
+    ]
     if not known:
         return ""
     texts = []
-    for how, found in means.items():
-        good = [at for at, mean in found.items() if mean is not None and mean >= max(known) - CLOSE]
+    for how, by_strength in means.items():
+        good = [
+            at
+            for at, mean in by_strength.items()
+            if mean is not None and mean >= max(known) - CLOSE
+        ]
         where = f"for λ from {min(good):g} to {max(good):g}" if good else "for no λ"
         lost = [at for at in results[how] if np.isnan(list(results[how][at].values())).any()]
         diverges = f" (it diverges from {min(lost):g} on)" if lost else ""

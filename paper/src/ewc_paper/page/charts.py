@@ -85,8 +85,8 @@ def dark_picture(svg: str, page: str) -> str:
         page: the color of the page, which white becomes.
     """
 
-    def other(found: re.Match[str]) -> str:
-        color = found[0].lower()
+    def other(match: re.Match[str]) -> str:
+        color = match[0].lower()
         return page if color == "#ffffff" else dark(color)
 
     shown = re.sub(r"#[0-9a-fA-F]{6}\b", other, svg)
@@ -129,9 +129,9 @@ def sheets(films: Sequence[Film], budget: int) -> list[Sheet]:
     """
     stride = 1
     while films:
-        found = [_sheet(film, stride) for film in films]
-        if sum(len(sheet.png) for sheet in found) <= budget:
-            return found
+        drawn = [_sheet(film, stride) for film in films]
+        if sum(len(sheet.png) for sheet in drawn) <= budget:
+            return drawn
         if stride > LONGEST:
             break
         stride *= 2

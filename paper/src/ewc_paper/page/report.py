@@ -76,7 +76,9 @@ def build_figure_page(directory: Path, name: str) -> bytes:
         name: of the figure, such as `games-clips`.
     """
     with drawable(RunDirectory(directory)) as view:
-        figures = [one for one in view.figures(RunDirectory(directory)) if one.name == name]
+        figures = [
+            figure for figure in view.figures(RunDirectory(directory)) if figure.name == name
+        ]
         if not figures:
             raise RunError(f"{directory} has no figure {name}")
         shown = join(*figure_markup(figures, "alone", ROOM))
@@ -89,14 +91,14 @@ def runs_in(directory: Path) -> list[RunDirectory]:
     refuse_links(directory)
     if os.path.lexists(directory / "config.json"):  # also one that is damaged
         return [RunDirectory(directory)]
-    found = sorted(directory.glob("*/config.json")) or sorted(directory.glob("*/*/config.json"))
-    found = [file for file in found if file.parent.parent.name != "parts"]
+    configs = sorted(directory.glob("*/config.json")) or sorted(directory.glob("*/*/config.json"))
+    configs = [file for file in configs if file.parent.parent.name != "parts"]
     check_lost_plan(directory)
-    if not found:
+    if not configs:
         raise RunError(
             f"{directory} holds no run: expected a config.json in it, or in directories within"
         )
-    return [RunDirectory(file.parent) for file in found]
+    return [RunDirectory(file.parent) for file in configs]
 
 
 def _several(title: str, runs: Sequence[RunDirectory]) -> Markup:
@@ -345,9 +347,9 @@ def figure_markup(figures: Iterable[Figure], identifier: str, budget: int) -> It
     """
     for number, figure in enumerate(figures):
         films = [film for panel in figure.panels for film in panel.films]
-        found = sheets(films, int(budget * FILM_SHARE * 3 / 4))
-        shown = _figure(figure, found, f"{identifier}-figure{number}")
-        if len(shown) > budget or len(found) < len(films):
+        drawn = sheets(films, int(budget * FILM_SHARE * 3 / 4))
+        shown = _figure(figure, drawn, f"{identifier}-figure{number}")
+        if len(shown) > budget or len(drawn) < len(films):
             text = f"{figure.title}: left out, as it is too large for the page."
             yield tag("p", text, " `ewc figure` draws it into a file.")
             continue

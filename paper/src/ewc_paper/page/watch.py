@@ -78,11 +78,11 @@ class LivePage:
         for pattern in WATCHED:
             for file in sorted(self._directory.rglob(pattern)):
                 try:
-                    found = file.stat(follow_symlinks=False)
+                    status = file.stat(follow_symlinks=False)
                 except OSError:
                     continue  # just removed
                 digest.update(os.fsencode(file))
-                digest.update(f" {found.st_size} {found.st_mtime_ns}\n".encode())
+                digest.update(f" {status.st_size} {status.st_mtime_ns}\n".encode())
         for lock in sorted(self._directory.rglob("lock")):
             digest.update(os.fsencode(lock))
             digest.update(f" {RunDirectory(lock.parent).is_being_written()}\n".encode())

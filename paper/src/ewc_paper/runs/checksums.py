@@ -43,9 +43,9 @@ def without_checksum(record: Mapping[str, Any], source: str) -> dict[str, Any]:
         source: names the record in an error.
     """
     whole = dict(record)
-    found = whole.pop("sha256", None)
-    if "format" in whole or found is not None:
-        if found != record_sha256(whole):
+    checksum = whole.pop("sha256", None)
+    if "format" in whole or checksum is not None:
+        if checksum != record_sha256(whole):
             raise Damaged(
                 f"{source} was changed after it was written: its checksum is that of other "
                 "content; restore the file"
@@ -113,10 +113,10 @@ def read_sums(directory: Path) -> Sums | None:
         return None
     except UnicodeDecodeError:
         text = ""
-    found = LINE.findall(text)
-    if not found or sum(len(digest) + len(name) + 3 for digest, name in found) != len(text):
+    lines = LINE.findall(text)
+    if not lines or sum(len(digest) + len(name) + 3 for digest, name in lines) != len(text):
         raise Damaged(f"{file} is damaged: expected a checksum and the name of a file per line")
-    return {name: digest for digest, name in found}
+    return {name: digest for digest, name in lines}
 
 
 def sums_of(directory: Path) -> Sums | None:
@@ -183,7 +183,7 @@ def share_sums(directory: Path) -> None:
     sums = read_sums(directory)
     if sums is None:
         return
-    for place in {directory / found[1] for name in sums if (found := PART.match(name))}:
+    for place in {directory / match[1] for name in sums if (match := PART.match(name))}:
         if place.is_dir() and not (place / SUMS).exists():
             own = sums_of(place) or {}
             lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(own.items()))

@@ -200,8 +200,8 @@ def seconds_left(directory: Path, states: Iterable[PartState]) -> float | None:
 
 def counts(states: Iterable[PartState]) -> dict[str, int]:
     """How many parts are in each state that occurs."""
-    found = Counter(state.state for state in states)
-    return {state: found[state] for state in STATES if found[state]}
+    counted = Counter(state.state for state in states)
+    return {state: counted[state] for state in STATES if counted[state]}
 
 
 def told_progress(directory: Path) -> dict[str, float]:

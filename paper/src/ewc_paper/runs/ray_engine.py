@@ -315,10 +315,10 @@ class _Tasks:
     def events(self, stopping: bool) -> list[Event]:
         """Return what was reported, and which jobs have ended; waits a moment for them."""
         done, _ = self._ray.wait(list(self.left), num_returns=len(self.left), timeout=0.2)
-        found: list[Event] = [*self._ray.get(self._mailbox.take.remote(stopping))]
+        reported: list[Event] = [*self._ray.get(self._mailbox.take.remote(stopping))]
         if stopping and self._token.exists():
             stop_file(self._token).touch()
-        return found + [event for task in done for event in self._end(task)]
+        return reported + [event for task in done for event in self._end(task)]
 
     def _end(self, task: Any) -> list[Event]:
         """Take the outcome of a task: its last reports, and that it ended if it did."""
@@ -342,10 +342,10 @@ def read_files(directory: Path, job: Job) -> Files:
         left_out |= {
             file.name for pattern in job.part.temporary_files for file in directory.glob(pattern)
         }
-    found = directory.rglob("*") if directory.is_dir() else ()
+    files = directory.rglob("*") if directory.is_dir() else ()
     return {
         str(file.relative_to(directory)): file.read_bytes()
-        for file in found
+        for file in files
         if file.is_file() and file.name not in left_out
     }
 

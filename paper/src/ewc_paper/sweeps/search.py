@@ -27,21 +27,21 @@ def is_finished(run: RunDirectory, config: Experiment) -> bool:
 def scores(sweep: Sweep, plan: Plan, trial: int) -> list[float]:
     """The score of each run of a trial that has one."""
     runs = [sweep.directory(trial, seed) for seed in plan.search_seeds]
-    found = [plan.base.score(run) for run in runs if run.parts()]
-    return [score for score in found if score is not None]
+    every_score = [plan.base.score(run) for run in runs if run.parts()]
+    return [score for score in every_score if score is not None]
 
 
 def mean_score(sweep: Sweep, plan: Plan, trial: int) -> float | None:
     """The mean score of a trial; None if no run of it has one."""
-    found = scores(sweep, plan, trial)
-    return fmean(found) if found else None
+    known = scores(sweep, plan, trial)
+    return fmean(known) if known else None
 
 
 def mean_points(runs: Sequence[RunDirectory], configs: Sequence[Experiment]) -> dict[str, float]:
     """By what is chosen for on its own: the mean over runs of what `Experiment.points` says."""
-    found = [config.points(run) for run, config in zip(runs, configs, strict=True)]
-    shared = [point for point in found[0] if all(point in points for points in found)]
-    return {point: fmean(points[point] for points in found) for point in shared}
+    by_run = [config.points(run) for run, config in zip(runs, configs, strict=True)]
+    shared = [point for point in by_run[0] if all(point in points for points in by_run)]
+    return {point: fmean(points[point] for points in by_run) for point in shared}
 
 
 WRITERS = 16  # threads that start run directories: they wait for the disk, or the network

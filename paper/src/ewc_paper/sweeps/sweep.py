@@ -359,11 +359,11 @@ class Sweep:
 
     def best_runs(self, plan: Plan) -> dict[str, list[Run]]:
         """By what was chosen for: the chosen trial, run with seeds that chose nothing."""
-        found = {}
+        runs = {}
         for point, trial in self.chosen.items():
             variant, changes = plan.base.alone(point)
             name = "-".join(filter(None, (f"{trial:04d}", variant)))
-            found[point] = [
+            runs[point] = [
                 Run(
                     trial,
                     RunDirectory(self.path / "best" / f"{name}-seed{seed}"),
@@ -371,7 +371,7 @@ class Sweep:
                 )
                 for seed in plan.reporting_seeds
             ]
-        return found
+        return runs
 
     def chosen_directories(self, plan: Plan) -> dict[str, list[RunDirectory]]:
         """By what was chosen for: the runs of the chosen trial that have begun."""

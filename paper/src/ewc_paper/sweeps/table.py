@@ -42,8 +42,8 @@ def ranked(sweep: Sweep, plan: Plan) -> list[Trial]:
 def read_trial(sweep: Sweep, plan: Plan, number: int) -> Trial:
     """Read what a trial has come to; one with damaged files has no score."""
     state, why = _state(sweep, plan, number)
-    found = scores(sweep, plan, number) if state != DAMAGED else []
-    return Trial(number, plan.values(number), found, state, why)
+    known = scores(sweep, plan, number) if state != DAMAGED else []
+    return Trial(number, plan.values(number), known, state, why)
 
 
 def _state(sweep: Sweep, plan: Plan, number: int) -> tuple[str, str]:
@@ -98,8 +98,8 @@ def best_table(sweep: Sweep, plan: Plan) -> Table:
         table.add_column(spec.field.replace("_", "-"), justify="right")
     table.add_column("score", justify="right")
     for point, runs in sweep.best_runs(plan).items():
-        found = [run.config.points(run.directory) for run in runs]
-        on_new_seeds = [points[point] for points in found if point in points]
+        by_run = [run.config.points(run.directory) for run in runs]
+        on_new_seeds = [points[point] for points in by_run if point in points]
         values = [format_value(value) for value in plan.values(sweep.chosen[point]).values()]
         score = mean_and_deviation(on_new_seeds) if on_new_seeds else ""
         table.add_row(point, str(sweep.chosen[point]), *values, score)

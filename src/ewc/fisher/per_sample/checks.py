@@ -176,7 +176,7 @@ def _random_like(output: Tensor, seed: int = 0) -> Tensor:
 
 
 def differing(
-    found: Callable[[str], Tensor], expected: Mapping[str, Tensor], graph: Graph
+    gradient_of: Callable[[str], Tensor], expected: Mapping[str, Tensor], graph: Graph
 ) -> list[str]:
     """Return the names whose gradients differ by more than roundings; overwrites those found.
 
@@ -189,7 +189,7 @@ def differing(
     return [
         name
         for name, size in sizes.items()
-        if _largest(found(name).sub_(expected[name]))
+        if _largest(gradient_of(name).sub_(expected[name]))
         > graph.rounding**0.5 * size + terms[name] ** 0.5 * noise
     ]
 

@@ -111,9 +111,9 @@ def follow_samples(graph: Graph, batch: int) -> dict[tuple[int, int], SampleLayo
             for slot, place in enumerate(graph.edges[index]):
                 if place[0] < 0:
                     continue  # a constant
-                found = layout and flow(GraphEdge(graph, index, number, slot, layout, batch))
-                agreed = place not in known or known[place] == found
-                known[place] = found if agreed else None
+                arrived = layout and flow(GraphEdge(graph, index, number, slot, layout, batch))
+                agreed = place not in known or known[place] == arrived
+                known[place] = arrived if agreed else None
     return {place: layout for place, layout in known.items() if layout is not None}
 
 

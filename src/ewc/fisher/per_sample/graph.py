@@ -77,11 +77,11 @@ class Graph:
     @cached_property
     def consumers(self) -> dict[int, list[tuple[int, int, int]]]:
         """For each node: (output number, consuming node, slot there)."""
-        found: dict[int, list[tuple[int, int, int]]] = {}
+        consumers: dict[int, list[tuple[int, int, int]]] = {}
         for consumer, edges in enumerate(self.edges):
             for slot, (child, number) in enumerate(edges):
-                found.setdefault(child, []).append((number, consumer, slot))
-        return found
+                consumers.setdefault(child, []).append((number, consumer, slot))
+        return consumers
 
     @cached_property
     def used(self) -> list[list[int]]:
@@ -136,17 +136,17 @@ class Graph:
     @cached_property
     def rounding(self) -> float:
         """The relative rounding error of the least precise dtype in the graph."""
-        return max(torch.finfo(one).eps for one in self._types)
+        return max(torch.finfo(dtype).eps for dtype in self._types)
 
     @cached_property
     def largest_number(self) -> float:
         """The largest value of the dtype in the graph with the smallest range."""
-        return min(torch.finfo(one).max for one in self._types)
+        return min(torch.finfo(dtype).max for dtype in self._types)
 
     @cached_property
     def _types(self) -> set[torch.dtype]:
         types = {meta.dtype for node in self.nodes for meta in node._input_metadata[:1]}
-        return {one for one in types if one.is_floating_point or one.is_complex}
+        return {dtype for dtype in types if dtype.is_floating_point or dtype.is_complex}
 
     @cached_property
     def nested(self) -> bool:
@@ -235,8 +235,8 @@ def operation(name: str) -> str:
 
     "" if it is not one of PyTorch's own.
     """
-    found = re.fullmatch(r"(\w+)Backward\d+", name)  # names of users' functions have no number
-    return found[1] if found else ""
+    match = re.fullmatch(r"(\w+)Backward\d+", name)  # names of users' functions have no number
+    return match[1] if match else ""
 
 
 Sizes: TypeAlias = tuple[int, ...]  # of a tensor's dimensions

@@ -233,8 +233,8 @@ def _operations(graph: Graph) -> list[int]:
 
 def _known(probe: Probe) -> dict[int, SampleLayout]:
     """Return the layouts that the graph shows, for operations that have a rule."""
-    found = follow_samples(probe.graph, len(probe.output))
-    return {node: found[node, 0] for node in _operations(probe.graph) if (node, 0) in found}
+    layouts = follow_samples(probe.graph, len(probe.output))
+    return {node: layouts[node, 0] for node in _operations(probe.graph) if (node, 0) in layouts}
 
 
 def measure(
@@ -267,7 +267,9 @@ def measure(
         leaves = list(graph.parameters) if with_parameters and number == len(every) - 1 else []
         scaled = graph.backward(output, vector, nodes + leaves) if nodes or leaves else []
         for node, before, after in zip(nodes, plain, scaled, strict=False):
-            fitting[node] = [one for one in fitting[node] if _fits(one, before, after, scales)]
+            fitting[node] = [
+                layout for layout in fitting[node] if _fits(layout, before, after, scales)
+            ]
     names = graph.parameters
     gradients = {
         names[leaf]: grad.to_dense() if grad.is_sparse else grad

@@ -41,12 +41,12 @@ class BatchSquares:
     @cached_property
     def _single_use(self) -> list[tuple[int, Tensor, Rule]]:
         """For each parameter with one use: the operation, its total as seen there, and the rule."""
-        found = []
+        gradients = []
         for name in self.plan.single_use:
             ((use, rule),) = self.uses[name]
             total = use.view(self.graph, self.totals[name].unsqueeze(0))[0]
-            found.append((use.node, total, rule))
-        return found
+            gradients.append((use.node, total, rule))
+        return gradients
 
     def _rule(self, name: str, use: Use) -> Rule:
         shape = (
@@ -67,15 +67,15 @@ class BatchSquares:
 
     def by_sample(self, raw: list[Tensor], scales: Tensor | None = None) -> dict[int, Tensor]:
         """Return the gradients at the operations with the samples first, scaled if wanted."""
-        found = {
+        sums = {
             node: self.plan.layouts[node].by_sample(widened(grad), self.size)
             for node, grad in zip(self.plan.nodes, raw, strict=True)
         }
         if scales is None:
-            return found
+            return sums
         return {
             node: grad * scales.view(-1, *[1] * (grad.ndim - 1)).to(grad.dtype)
-            for node, grad in found.items()
+            for node, grad in sums.items()
         }
 
     def summed_gradient(self, name: str, grads: dict[int, Tensor]) -> Tensor:

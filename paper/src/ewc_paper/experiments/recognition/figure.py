@@ -131,8 +131,8 @@ def result(run: RunDirectory) -> str:
     seeds = [rows for part in run.parts() if (rows := part.rows())]
     if not seeds:
         return ""
-    found = [summarize(rows, "observed") for rows in seeds]
-    correct, contexts, delay = (float(np.mean(column)) for column in zip(*found, strict=True))
+    summaries = [summarize(rows, "observed") for rows in seeds]
+    correct, contexts, delay = (float(np.mean(column)) for column in zip(*summaries, strict=True))
     games = float(np.mean([len({row["game"] for row in rows}) for rows in seeds]))
     return (
         f"The game is recognized in {100 * correct:.1f} % of steps, {delay:.0f} steps after a "
