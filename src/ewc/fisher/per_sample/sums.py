@@ -67,15 +67,15 @@ class BatchSquares:
 
     def by_sample(self, raw: list[Tensor], scales: Tensor | None = None) -> dict[int, Tensor]:
         """Return the gradients at the operations with the samples first, scaled if wanted."""
-        sums = {
+        gradients = {
             node: self.plan.layouts[node].by_sample(widened(grad), self.size)
             for node, grad in zip(self.plan.nodes, raw, strict=True)
         }
         if scales is None:
-            return sums
+            return gradients
         return {
             node: grad * scales.view(-1, *[1] * (grad.ndim - 1)).to(grad.dtype)
-            for node, grad in sums.items()
+            for node, grad in gradients.items()
         }
 
     def summed_gradient(self, name: str, grads: dict[int, Tensor]) -> Tensor:
