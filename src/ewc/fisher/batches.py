@@ -245,14 +245,7 @@ def _predicts_next(model: nn.Module) -> bool:
 
 
 def _size_of(tensors: Any, where: str) -> int:
-    sizes: list[int] = []
-
-    def note(tensor: Tensor) -> Tensor:
-        if tensor.ndim:
-            sizes.append(tensor.size(0))  # a nested tensor has no shape
-        return tensor
-
-    _map_tensors(tensors, note)
+    sizes = [tensor.size(0) for tensor in sample_tensors(tensors)]  # a nested one has no shape
     if not sizes or sizes[0] == 0:
         raise ValueError(
             f"{where} is empty: expected tensors with at least one sample in their first dimension"
@@ -265,46 +258,67 @@ def _size_of(tensors: Any, where: str) -> int:
     return sizes[0]
 
 
-def _map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
-    if isinstance(value, Tensor):
-        return function(value) if value.ndim else value
-    if isinstance(value, tuple | list):
-        return (
-            _like(value, [_map_tensors(item, function) for item in value])
-            if _has_tensors(value)
-            else value
-        )
+def leaves(value: Any) -> Iterator[Any]:
+    """Yield what is in nested mappings, tuples and lists.
+
+    To the pytrees of PyTorch the mappings that tokenizers return would be leaves.
+    """
+    if isinstance(value, Mapping | tuple | list):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from leaves(item)
+    else:
+        yield value
+
+
+def map_leaves(value: Any, function: Callable[[Any], Any], *, in_batch: bool = False) -> Any:
+    """Return nested mappings, tuples and lists with `function(leaf)` in the place of each leaf.
+
+    Mappings become dicts, and named tuples stay named.
+
+    Args:
+        value: what is nested, or a leaf.
+        function: returns what is put in the place of a leaf.
+        in_batch: lists and tuples without tensors are leaves too, and other lists become tuples.
+    """
     if isinstance(value, Mapping):
-        return {key: _map_tensors(item, function) for key, item in value.items()}
-    return value
+        return {k: map_leaves(item, function, in_batch=in_batch) for k, item in value.items()}
+    if not isinstance(value, tuple | list) or (in_batch and not _has_tensors(value)):
+        return function(value)
+    items = [map_leaves(item, function, in_batch=in_batch) for item in value]
+    if hasattr(value, "_fields"):
+        return type(value)(*items)
+    return tuple(items) if in_batch else type(value)(items)
 
 
-def _like(value: Any, items: list[Any]) -> tuple[Any, ...]:
-    """Return the items as a named tuple if the value is one, and as a plain tuple otherwise."""
-    return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+def sample_tensors(value: Any) -> list[Tensor]:
+    """Return all tensors that contain samples."""
+    return [leaf for leaf in leaves(value) if isinstance(leaf, Tensor) and leaf.ndim]
 
 
 def _has_tensors(value: Any) -> bool:
-    if isinstance(value, Tensor):
-        return True
-    if isinstance(value, tuple | list):
-        return any(map(_has_tensors, value))
-    return isinstance(value, Mapping) and any(map(_has_tensors, value.values()))
+    return any(isinstance(leaf, Tensor) for leaf in leaves(value))
+
+
+def _map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
+    def changed(leaf: Any) -> Any:
+        return function(leaf) if isinstance(leaf, Tensor) and leaf.ndim else leaf
+
+    return map_leaves(value, changed, in_batch=True)
 
 
 def _select(value: Any, which: slice | list[int], size: int) -> Any:
     """Return some samples of everything that has one item per sample."""
-    if isinstance(value, Tensor):
-        return _select_rows(value, which) if value.ndim else value
-    if isinstance(value, Mapping):
-        return {key: _select(item, which, size) for key, item in value.items()}
-    if isinstance(value, tuple | list) and _has_tensors(value):
-        return _like(value, [_select(item, which, size) for item in value])
-    if not _has_item_per_sample(value, size):
-        return value
-    if isinstance(value, np.ndarray) or isinstance(which, slice):
-        return value[which]
-    return type(value)(value[n] for n in which)
+
+    def chosen(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return _select_rows(leaf, which) if leaf.ndim else leaf
+        if not _has_item_per_sample(leaf, size):
+            return leaf
+        if isinstance(leaf, np.ndarray) or isinstance(which, slice):
+            return leaf[which]
+        return type(leaf)(leaf[n] for n in which)
+
+    return map_leaves(value, chosen, in_batch=True)
 
 
 def _select_rows(tensor: Tensor, which: slice | list[int]) -> Tensor:

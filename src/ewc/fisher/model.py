@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ewc.diagnostics import warn
-from ewc.fisher.batches import FisherBatch, is_encoder_decoder
+from ewc.fisher.batches import FisherBatch, is_encoder_decoder, map_leaves, sample_tensors
 from ewc.fisher.likelihood import LogLikelihood, take_values
 from ewc.fisher.per_sample.graph import Graph
 from ewc.fisher.per_sample.plan import Probe
@@ -211,7 +211,7 @@ class LogLikelihoodModel(nn.Module):
 
     def forward(self, inputs: Any, targets: Any) -> Tensor:
         """Return log p(targets | inputs), one value per sample."""
-        first = _tensors(inputs)[0]
+        first = sample_tensors(inputs)[0]
         values = self.log_likelihood(_call(self.model, inputs), _lists(targets, first.device))
         size = len(first)
         if not isinstance(values, Tensor) or tuple(values.shape) != (size,):
@@ -236,7 +236,7 @@ def _is_structured(model: nn.Module, item: Any, random_state: AbstractContextMan
         return True
     if is_encoder_decoder(model) and isinstance(item, Mapping):
         inputs = item  # the inputs of its decoder are computed from the labels
-    if not _tensors(inputs):
+    if not sample_tensors(inputs):
         return False  # refused when it is read
     with random_state, torch.no_grad():
         out = _call(model, _copied(inputs))
@@ -256,7 +256,7 @@ def _split(item: Any) -> tuple[Any, Any]:
 def _as_inputs(item: Any) -> tuple[Any]:
     """Return a batch whose inputs are those of `LogLikelihoodModel`."""
     inputs, targets = _split(item)
-    tensors = _tensors(inputs)
+    tensors = sample_tensors(inputs)
     return ((inputs, _arrays(targets, len(tensors[0]) if tensors else 0)),)
 
 
@@ -299,37 +299,18 @@ def _is_per_sample(values: list[Any], size: int) -> bool:
 
 def _lists(targets: Any, device: torch.device) -> Any:
     """Return the targets with lists for arrays, and copies of their tensors on a device."""
-    if isinstance(targets, Tensor):
-        return targets.to(device, copy=True)
-    if isinstance(targets, Mapping):
-        return {key: _lists(value, device) for key, value in targets.items()}
-    if isinstance(targets, np.ndarray) and targets.dtype == object:
-        targets = targets.tolist()
-    if isinstance(targets, tuple | list):
-        return type(targets)(_lists(value, device) for value in targets)
-    return targets
+
+    def as_given(leaf: Any) -> Any:
+        if isinstance(leaf, np.ndarray) and leaf.dtype == object:
+            return _lists(leaf.tolist(), device)
+        return leaf.to(device, copy=True) if isinstance(leaf, Tensor) else leaf
+
+    return map_leaves(targets, as_given)
 
 
 def _copied(value: Any) -> Any:
     """Return the value with copies of its tensors, which a model may write to."""
-    if isinstance(value, Tensor):
-        return value.clone()
-    if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        items = [_copied(item) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    return value
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    """Return all tensors that contain samples."""
-    if isinstance(value, Tensor):
-        return [value] if value.ndim else []
-    if not isinstance(value, Mapping | tuple | list):
-        return []
-    parts = value.values() if isinstance(value, Mapping) else value
-    return [tensor for part in parts for tensor in _tensors(part)]
+    return map_leaves(value, lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf)
 
 
 class ModelRun:

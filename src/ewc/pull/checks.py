@@ -57,6 +57,9 @@ WINDOW, STEEP, RUNAWAY = 16, 4.0, 1e8
 GROWTH = 10.0  # check again when lr · λ is this many times what it was at the last check
 
 
+GRADIENT = "gradient"  # beside the state of an optimizer: the gradient of the last step
+
+
 class OwnerCheck:
     """Checks that the optimizers that a memory is attached to have all parameters it protects."""
 
@@ -233,17 +236,20 @@ def remaining_step_fraction(optimizer: Optimizer, state: PullState) -> float:
         gradients = [_as_real(_dense(own.grad)) for own in shards_of if own.grad is not None]
         states: list[ParamState] = [
             {key: _as_real(v) if isinstance(v, Tensor) else v for key, v in own.items()}
-            for own in (shard_values(optimizer.state.get(p, {})) for p in moved)
+            | {GRADIENT: gradient}  # which is cut like the rest of the state
+            for p, gradient in zip(moved, gradients, strict=True)
+            for own in [shard_values(optimizer.state.get(p, {}))]
         ]
         sums = [0.0, 0.0]
-        # The gradients are in the place of the anchors, to be cut like the rest.
-        everything = Block(local, [True] * len(local), states, precisions, gradients)
+        anchors = local  # they do not matter: nothing is pulled here
+        everything = Block(local, [True] * len(local), states, precisions, anchors)
         for block in everything.cut(whole=needs_whole_parameters(optimizer)):
-            step = rule(group, block.parameters, block.states).rooted()
+            own_states = [{k: v for k, v in s.items() if k != GRADIENT} for s in block.states]
+            step = rule(group, block.parameters, own_states).rooted()
             weights = pull_weights(block.precisions, step, state.strength)
-            for index, (weight, gradient) in enumerate(zip(weights, block.anchors, strict=True)):
+            for index, (weight, own) in enumerate(zip(weights, block.states, strict=True)):
                 rate = step.rate if step.scale is None else step.rate / step.scale[index]
-                change = gradient.abs() * rate
+                change = own[GRADIENT].abs() * rate
                 sums[0] += float((change * (1 - weight)).sum())
                 sums[1] += float(change.sum())
         if is_sharded(moved[0]):  # then all are, as a rule

@@ -64,6 +64,19 @@ def test_named_tuples_stay_named() -> None:
     assert_equal_fishers({k.removeprefix("linear."): f for k, f in actual.items()}, expected)
 
 
+def test_targets_in_a_named_tuple_stay_named() -> None:
+    model, x = nn.Linear(4, 3).double(), torch.randn(6, 4).double()
+    left, right = torch.randn(2, 6, 3).double()
+
+    def of_pair(output: Tensor, pair: Pair) -> Tensor:
+        return -(output - pair.left - pair.right).square().sum(-1) / 2
+
+    options: dict[str, Any] = {"kind": "empirical"}
+    actual = ewc.fisher_diagonal(model, [(x, Pair(left, right))], likelihood=of_pair, **options)
+    expected = ewc.fisher_diagonal(model, [(x, left + right)], likelihood="gaussian", **options)
+    assert_equal_fishers(actual, expected)
+
+
 def test_without_labels_the_mask_of_the_decoder_says_which_positions_count() -> None:
     """Both masks have the same shape if both sides are padded to the same length."""
     body = nn.Embedding(7, 5).double()
