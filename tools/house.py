@@ -1,13 +1,15 @@
 """Counts what makes a tree easy or hard to read: `python tools/house.py [ROOT]`.
 
-Modules, small ones, ones with a single importer, files at the root of each package, and lines; and
-for two walks through the code, how many modules they touch and how often they change file.
+Modules, small ones, ones with a single importer, files at the root of each package, and lines; for
+two walks through the library, how many modules they touch and how often they change file; and how
+many modules of both packages a short `ewc run games --preset quick` calls, its workers included.
 """
 
 import argparse
 import ast
 import subprocess
 import sys
+import tempfile
 from collections import defaultdict
 from pathlib import Path
 
@@ -32,6 +34,27 @@ WATCH
 optimizer.step()
 """,
 }
+
+
+# All that the preset does, in fewer steps.
+GAMES = [
+    *("run", "games", "--preset", "quick", "--arms", "ewc-gates-fmn", "--segment-steps", "1200"),
+    *("--test-episodes", "1", "--table-episodes", "1", "--workers", "1"),
+]
+# Python runs this at the start of the command and of each of its workers.
+NOTE_FILES = """
+import os, sys, threading
+seen = set()
+def note(frame, event, argument):
+    name = frame.f_code.co_filename
+    if event == "call" and name not in seen:
+        seen.add(name)
+        if "/ewc/" in name or "/ewc_paper/" in name:
+            with open(os.environ["NOTES"], "a") as file:
+                file.write(name + "\\n")
+sys.setprofile(note)
+threading.setprofile(note)
+"""
 
 
 def source_folder(root: Path, package: str) -> Path:
@@ -109,6 +132,22 @@ print(len(set(files)), len(files) - 1)
     return touched, changes
 
 
+def called_by_games(root: Path) -> int:
+    """Return how many modules of both packages the command calls, imports of modules included."""
+    sources = [str(source_folder(root, package).parent) for package in PACKAGES]
+    with tempfile.TemporaryDirectory() as place:
+        (Path(place) / "sitecustomize.py").write_text(NOTE_FILES)
+        notes = Path(place) / "notes"
+        subprocess.run(
+            [sys.executable, "-m", "ewc_paper", *GAMES, "--out", f"{place}/run"],
+            env={"PYTHONPATH": ":".join([place, *sources]), "NOTES": str(notes), "PATH": ""},
+            capture_output=True,
+            check=True,
+        )
+        files = {Path(line) for line in notes.read_text().splitlines()}
+    return sum(file.stem not in ("__init__", "__main__") for file in files)
+
+
 def main() -> None:
     """Print the counts."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -122,6 +161,7 @@ def main() -> None:
     for name in WALKS:
         touched, changes = walk(root, name)
         print(f"  {name:34}{touched:>7} modules, {changes} changes of file")
+    print(f"  {'ewc run games --preset quick':34}{called_by_games(root):>7} modules")
 
 
 if __name__ == "__main__":
