@@ -1,1 +1,1 @@
-"""Ranks that share a model, tensors sharded over them, and checkpoints of many ranks."""
+"""Ranks that share a model, and tensors sharded over them."""
