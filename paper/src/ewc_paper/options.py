@@ -19,7 +19,7 @@ from typing import Any
 from ewc_paper.errors import RunError
 from ewc_paper.terminal import did_you_mean, shown
 
-KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "on or off"}
+KINDS = {int: "a whole number", float: "a number", str: "a string", bool: "on or off"}
 MANY = 10**9  # the limit of counts that only time and disk space limit
 LARGE = 1e12  # the limit of other numbers that have none of their own
 
@@ -40,7 +40,7 @@ def option(
         help: one line for the command line.
         low: the least number that fits; numbers need it.
         high: the largest number that fits; without it, `MANY` for counts and `LARGE` for others.
-        choices: the texts that fit.
+        choices: the strings that fit.
         common: whether `--help` shows it; `--help-all` shows all.
     """
     if choices is not None:

@@ -20,7 +20,7 @@ LONGEST = 1000  # characters of an error
 
 
 def console() -> "Console":
-    """Where tables and progress go; brackets and colons in a text are no markup."""
+    """Where tables and progress go; brackets and colons in a string are no markup."""
     from rich.console import Console  # the help does without it
 
     class Terminal(Console):
@@ -46,13 +46,13 @@ def printable(text: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as it stands in an error: a text as it is, all else as JSON, and not at length."""
+    """A value as it stands in an error: a string as it is, all else as JSON, and not at length."""
     try:
         plain = isinstance(value, str | float)
         text = str(value) if plain else json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
         text = type(value).__name__
-    return printable(text[:60] + ("..." if len(text) > 60 else "")) or "an empty text"
+    return printable(text[:60] + ("..." if len(text) > 60 else "")) or "an empty string"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -26,7 +26,7 @@ from ewc_paper.runs.ray_engine import RayEngine
         ({"engine": "ray", "workers": 3}, "--workers is for this machine"),
         (
             {"engine": "ray", "address": ""},
-            "--address must be HOST:PORT.* an empty text|--address must not be empty",
+            "--address must be HOST:PORT.* an empty string|--address must not be empty",
         ),
         (
             {"engine": "ray", "address": "head"},

@@ -90,7 +90,7 @@ def test_every_value_drawn_fits_its_option() -> None:
         ("width=1.5..3", "expected a whole number, got 1.5"),
         ("width=0..30", "--width must be at least 1, got 0"),
         ("lr=0.1,0.1", "values must differ"),
-        ("lr=0.1,", "expected a number, got an empty text"),
+        ("lr=0.1,", "expected a number, got an empty string"),
         ("methods=ewc..sgd", "only numbers have ranges"),
         ("methods=ewc+magic", "--methods must be one of .* got magic"),
         ("data=a..b", "only numbers have ranges"),

@@ -125,7 +125,7 @@ class Parser(argparse.ArgumentParser):
 def path_text(text: str) -> str:
     """The type of an argument that is a path: an empty one would be taken for this directory."""
     if not text.strip():
-        raise argparse.ArgumentTypeError("expected a path, got an empty text")
+        raise argparse.ArgumentTypeError("expected a path, got an empty string")
     return text
 
 

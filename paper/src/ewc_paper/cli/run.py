@@ -70,7 +70,7 @@ def _plan(options: argparse.Namespace) -> "tuple[RunDirectory, Experiment]":
 def place(options: argparse.Namespace, prefix: str = "") -> Path:
     """The directory of a run or a sweep: --out, or one that is named after preset and seed."""
     if options.out == "":
-        raise RunError("--out must name a directory, got an empty text")
+        raise RunError("--out must name a directory, got an empty string")
     experiment: type[Experiment] = options.experiment
     preset = options.preset or DEFAULT_PRESET
     seed = {"seed": 0, **experiment.presets[preset], **given_options(options, experiment)}["seed"]

@@ -338,14 +338,14 @@ def result(run: RunDirectory) -> str:
         return ""
     chance = float(np.mean(random_scores(run) or [0.0]))
     half = (float(np.mean(without_noise)) + chance) / 2
-    texts = []
+    phrases = []
     for shape, sizes in with_noise.items():
         kept = [size for size, seeds in sizes.items() if np.mean(list(seeds.values())) >= half]
         largest = f"{max(kept):g}" if kept else "none that was tried"
-        texts.append(f"{largest} ({SHAPE_LABELS[shape]})")
+        phrases.append(f"{largest} ({SHAPE_LABELS[shape]})")
     return (
         f"The largest noise with which the agent keeps at least half of its score in "
-        f"{game_name(run.config()['game'])} above that of a random player: {listed(texts)}."
+        f"{game_name(run.config()['game'])} above that of a random player: {listed(phrases)}."
     )
 
 

@@ -334,13 +334,13 @@ def _region_label(landscape: MetricsRow, name: str, text: str, color: str) -> It
 def result(run: RunDirectory) -> str:
     """Return the losses on both tasks at the end of each method."""
     ways = [row for name, row in _rows(run)[1].items() if name != TASK_A]
-    texts = [
+    phrases = [
         f"{_label(row['way'])} diverged"
         if row.get("diverged")
         else f"{_label(row['way'])} {row['loss_a']:.2f} on A and {row['loss_b']:.2f} on B"
         for row in ways
     ]
-    return f"Loss after task B: {'; '.join(texts)}." if texts else ""
+    return f"Loss after task B: {'; '.join(phrases)}." if phrases else ""
 
 
 def figures(run: RunDirectory) -> list[Figure]:

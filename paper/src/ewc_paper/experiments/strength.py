@@ -159,7 +159,7 @@ def result(run: RunDirectory) -> str:
     ]
     if not known:
         return ""
-    texts = []
+    phrases = []
     for how, by_strength in means.items():
         good = [
             at
@@ -169,11 +169,11 @@ def result(run: RunDirectory) -> str:
         where = f"for λ from {min(good):g} to {max(good):g}" if good else "for no λ"
         lost = [at for at in results[how] if np.isnan(list(results[how][at].values())).any()]
         diverges = f" (it diverges from {min(lost):g} on)" if lost else ""
-        texts.append(f"the {how} pull {where}{diverges}")
+        phrases.append(f"the {how} pull {where}{diverges}")
     tasks = run.config()["tasks"]
     return (
         f"After {tasks} tasks the best average test accuracy is {max(known):.1f} %; within "
-        f"{CLOSE:g} point of it is {listed(texts)}."
+        f"{CLOSE:g} point of it is {listed(phrases)}."
     )
 
 

@@ -56,11 +56,11 @@ def game_name(game: str) -> str:
     return re.sub("(?<=[a-z])(?=[A-Z])", " ", game).replace("Up NDown", "Up'n Down")
 
 
-def listed(texts: Sequence[str]) -> str:
-    """Join texts as in a sentence: `A`, `A and B`, `A, B and C`."""
-    if len(texts) < 2:
-        return "".join(texts)
-    return f"{', '.join(texts[:-1])} and {texts[-1]}"
+def listed(strings: Sequence[str]) -> str:
+    """Join strings as in a sentence: `A`, `A and B`, `A, B and C`."""
+    if len(strings) < 2:
+        return "".join(strings)
+    return f"{', '.join(strings[:-1])} and {strings[-1]}"
 
 
 def finite_mean(values: Iterable[float]) -> float | None:

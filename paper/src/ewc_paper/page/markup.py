@@ -29,7 +29,7 @@ def tag(name: str, /, *children: str, **attributes: str | bool | None) -> Markup
 
     Args:
         name: of the element.
-        children: markup, or texts, which are escaped.
+        children: markup, or strings, which are escaped.
         attributes: `class_` stands for `class`, and `data_x` for `data-x`. True is an attribute
             without a value; None and False leave it out.
     """
@@ -43,12 +43,12 @@ def tag(name: str, /, *children: str, **attributes: str | bool | None) -> Markup
 
 
 def escape(text: str | bool) -> Markup:
-    """Return a text as markup that shows it; markup is returned as it is."""
+    """Return a string as markup that shows it; markup is returned as it is."""
     return text if isinstance(text, Markup) else Markup(html.escape(str(text), quote=True))
 
 
 def join(*children: str) -> Markup:
-    """Return markup and texts one after another."""
+    """Return markup and strings one after another."""
     return Markup("".join(escape(child) for child in children))
 
 
@@ -66,7 +66,7 @@ def anchor(text: str, identifier: str) -> Markup:
 def script_data(value: Any) -> Markup:
     """Return a script element that holds data and runs nothing.
 
-    Nothing in a text can end the element: `<`, `>` and `&` are written as JSON escapes.
+    Nothing in a string can end the element: `<`, `>` and `&` are written as JSON escapes.
     """
     text = json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":

@@ -73,7 +73,7 @@ class LivePage:
             return self._version, self._content
 
     def _state(self) -> str:
-        """Return a text that differs when a file has changed."""
+        """Return a string that differs when a file has changed."""
         digest = hashlib.sha256()
         for pattern in WATCHED:
             for file in sorted(self._directory.rglob(pattern)):

@@ -68,7 +68,7 @@ def short_text(value: Any) -> None:
 
 
 def one_of(values: Collection[str]) -> Check:
-    """Accept one of these texts."""
+    """Accept one of these strings."""
 
     def check(value: Any) -> None:
         _expect(

@@ -94,9 +94,9 @@ class Range:
 Spec = Listed | Range
 
 
-def parse_specs(texts: Sequence[str], experiment: type) -> list[Spec]:
+def parse_specs(strings: Sequence[str], experiment: type) -> list[Spec]:
     """Parse all that a sweep goes over; refuses what is no option of the experiment."""
-    specs = [parse_spec(text, experiment) for text in texts]
+    specs = [parse_spec(text, experiment) for text in strings]
     names = [spec.field for spec in specs]
     for name in names:
         if names.count(name) > 1:
