@@ -49,6 +49,7 @@ def test_forget_and_without_equal_a_memory_of_the_remaining_tasks(tasks, gone, d
     with memory.without(*gone):
         if rest.tasks:
             assert_same_pull(model, memory.penalty(), rest.penalty())
+            assert memory.estimated_rise() == pytest.approx(rest.estimated_rise(), rel=1e-4)
         else:
             assert memory.penalty().item() == 0.0
     assert torch.equal(memory.penalty(), whole)
