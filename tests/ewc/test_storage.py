@@ -165,6 +165,20 @@ def test_parameters_that_are_not_held_may_differ(change, keep_tasks):
     assert fresh.penalty().item() == pytest.approx(20 / 2)
 
 
+def test_the_names_in_a_state_stay_those_of_its_format() -> None:
+    """Attributes may be renamed, what is in saved files may not."""
+    memory = EWC(make_model(), budget=0.1)
+    memory.anchor(1.0)
+    values = json.loads(bytes(memory.state_dict()["values"].tolist()))
+    assert list(values["budget"]) == [
+        *("budget", "strength", "wall", "estimate", "interval", "wait", "age", "gain")
+    ]
+    assert list(values) == [
+        *("format", "strength", "budget", "decay", "curvature", "center", "layers", "forces"),
+        *("keep_tasks", "tasks", "labels", "bottoms"),
+    ]
+
+
 def test_a_state_of_another_format_is_refused_and_changes_nothing():
     model = make_model()
     state = filled(model).state_dict()
