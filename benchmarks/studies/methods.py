@@ -1,4 +1,4 @@
-"""Which importance protects best? Ten ways to learn permuted MNIST, one task after another.
+"""Which importance protects best? Many ways to learn permuted MNIST, one task after another.
 
     python -m benchmarks.studies.methods --tasks 10 --seeds 3
 
@@ -24,8 +24,14 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, Literal, TypedDict
 
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
 from benchmarks.measure import one_thread
+from ewc.fisher import fisher_diagonal
 from ewc.importances import SynapticIntelligence, memory_aware_synapses, second_moments
+from ewc.step_size import step_size_rule
 from ewc_paper.mnist.config import TrainingConfig
 from ewc_paper.mnist.data import Data, PermutedTasks, load
 from ewc_paper.mnist.learner import PermutedMnistLearner
@@ -140,6 +146,72 @@ class MomentsLearner(PermutedMnistLearner):
         self.memory.anchor(moments, task=str(self.task))
 
 
+class ReversedLogits(nn.Module):
+    """A model with its logits negated, for the Fisher of EWC-DR (arXiv 2603.18596)."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.model(images)
+        return -logits
+
+
+class ReversedLearner(PermutedMnistLearner):
+    """The Fisher of reversed logits, which does not vanish where the network is sure."""
+
+    def _remember(self) -> None:
+        fisher = fisher_diagonal(
+            ReversedLogits(self.model), self.fisher_batches(self.task), kind=self.config.kind
+        )
+        own = {name.removeprefix("model."): tensor for name, tensor in fisher.items()}
+        self.memory.anchor(own, task=str(self.task), floor=self.config.floor)
+
+
+class AsymmetricLearner(PermutedMnistLearner):
+    """ALASSO's penalty (arXiv 1908.02984) with the exact Fisher, around the last weights.
+
+    On the side of the anchor where the weight was before the last task it is the quadratic one. On
+    the other side, which no task has seen, it is `STEEPER` times as steep. It is taken
+    proximally, as by `EWC`: θ ← m + (θ − m) / (1 + ηλP), with P of the side that θ is on.
+    """
+
+    STEEPER = 3.0
+
+    def _begin_task(self) -> None:
+        if self.task == 0:
+            self.precision: dict[str, Tensor] = {}
+            self.anchor = self._weights()
+        super()._begin_task()
+        self.optimizer.register_step_post_hook(self._pull)
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: p.detach().clone() for name, p in self.model.named_parameters()}
+
+    def _remember(self) -> None:
+        own = fisher_diagonal(self.model, self.fisher_batches(self.task), kind=self.config.kind)
+        now = self._weights()
+        self.seen = {name: (self.anchor[name] - now[name]).sign() for name in now}
+        self.anchor = now
+        for name, tensor in own.items():
+            floored = tensor + self.config.floor * tensor.mean()
+            self.precision[name] = self.precision.get(name, 0.0) + floored
+
+    @torch.no_grad()
+    def _pull(self, optimizer: Optimizer, *_: Any) -> None:
+        if not self.precision:
+            return
+        rule, (group,) = step_size_rule(optimizer), optimizer.param_groups
+        for name, parameter in self.model.named_parameters():
+            step = rule(group, [parameter], [optimizer.state[parameter]]).rooted()
+            assert step.scale is not None
+            distance = parameter - self.anchor[name]
+            steeper = torch.where(distance * self.seen[name] < 0, self.STEEPER, 1.0)
+            stiffness = self.config.strength * self.precision[name] * steeper * step.rate
+            parameter.copy_(self.anchor[name] + distance / (1 + stiffness / step.scale[0]))
+
+
 @dataclass(frozen=True)
 class Method:
     """How one method is trained.
@@ -167,6 +239,16 @@ METHODS = {
     "ewc-empirical": Method("EWC, empirical Fisher", 100.0, {"kind": "empirical"}),
     "ewc-kronecker": Method("EWC, Kronecker factors", 10.0, {"curvature": "kronecker"}),
     "ewc-latest": Method("EWC, exact Fisher, one center", 100.0, {"center": "latest"}),
+    "asymmetric": Method("… with ALASSO's asymmetric penalty", 100.0, {}, AsymmetricLearner),
+    "reversed": Method(
+        "… with reversed logits (EWC-DR)", 100.0, {"center": "latest"}, ReversedLearner
+    ),
+    "reversed-empirical": Method(
+        "… with reversed logits and labels",
+        100.0,
+        {"center": "latest", "kind": "empirical"},
+        ReversedLearner,
+    ),
     "ewc-default": Method("EWC, exact Fisher, default budget", 0.0, budget="auto"),
     "ewc-kronecker-default": Method(
         "EWC, Kronecker factors, default budget", 0.0, {"curvature": "kronecker"}, budget="auto"
