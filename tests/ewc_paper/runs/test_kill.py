@@ -8,22 +8,24 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.runs import FLAGS, OPTIONS, run_through, write_data
+from support.runs import FLAGS, OPTIONS, InlineEngine, run_through, write_data
 
 from benchmarks.cluster.engines import start_cluster
 from ewc_paper.cli import main
 from ewc_paper.cli import run as run_command
+from ewc_paper.errors import Interrupted
 from ewc_paper.experiments.learning_curves import LearningCurves
 from ewc_paper.page import report
 from ewc_paper.runs import checkpoint, engine
 from ewc_paper.runs.checkpoint import load_checkpoint
 from ewc_paper.runs.directory import RunDirectory
+from ewc_paper.runs.engine import Ended, Event, Job, run_job
 
 # A child of fork starts at once, with torch loaded: many kills in a short time.
 fork = multiprocessing.get_context("fork")
@@ -151,6 +153,41 @@ def tiny_run(experiment: str, data: Path, out: Path) -> list[str]:
     own = [] if experiment == "schematic" else ["--data", str(data)]
     options = [*own, "--checkpoint-seconds", "0", "--out", str(out)]
     return ["run", experiment, *TINY[experiment], *options]
+
+
+class OnePieceEngine:
+    """Stops every job after one piece of work."""
+
+    def run(
+        self, jobs: Sequence[Job], *, checkpoint_seconds: float
+    ) -> Generator[Event, None, None]:
+        ended = 0
+        for job in jobs:
+            stop = itertools.chain([False], itertools.repeat(True)).__next__
+            for event in run_job(job, stop=stop, checkpoint_seconds=checkpoint_seconds):
+                ended += isinstance(event, Ended)
+                yield event
+        if ended < len(jobs):
+            raise Interrupted
+
+
+@pytest.mark.parametrize("experiment", TINY)
+def test_stopped_after_every_piece_it_ends_as_if_it_were_not(
+    experiment: str, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after the last row and before the end, which a random kill seldom meets."""
+    monkeypatch.setattr(run_command, "show_run", lambda *given: None)
+    monkeypatch.setattr(report, "write_report", lambda directory: directory)
+    monkeypatch.setattr(run_command, "make_engine", lambda running: InlineEngine())
+    assert main(tiny_run(experiment, data, tmp_path / "whole")) == 0
+    monkeypatch.setattr(run_command, "make_engine", lambda running: OnePieceEngine())
+    command = tiny_run(experiment, data, tmp_path / "run")
+    codes = [main(command)]
+    while codes[-1] == 130 and len(codes) < 50:
+        codes.append(main([*command, "--resume"]))
+    assert codes[0] == 130
+    assert codes[-1] == 0
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
 def run_quickly(arguments: list[str]) -> None:

@@ -64,9 +64,11 @@ class FisherOverlap(RepeatedExperiment, PermutedMnist, PullConfig):
 class OverlapLearner(PermutedMnistLearner):
     """Learns its tasks, then compares their Fishers at the weights that solve them all, if any."""
 
+    compared = False
+
     def run(self) -> Iterator[dict[str, Any] | None]:
         yield from super().run()
-        if self.diverged:
+        if self.diverged or self.compared:
             return
         fishers = [
             fisher_diagonal(self.model, self.fisher_batches(task), kind="exact")
@@ -78,7 +80,15 @@ class OverlapLearner(PermutedMnistLearner):
             for second in fishers[index + 1 :]
         ]
         pairs = len(overlaps)
+        self.compared = True  # before the row: a checkpoint that has it must not add it again
         yield {"overlap": [sum(layer) / pairs for layer in zip(*overlaps, strict=True)]}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "compared": self.compared}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.compared = state.get("compared", False)  # states of older versions do not say it
 
 
 def make_overlap_learner(config: dict[str, Any]) -> OverlapLearner:
