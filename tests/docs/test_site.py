@@ -70,7 +70,8 @@ def test_a_page_has_no_errors_no_serious_findings_and_does_not_scroll_sideways(
     look(browser, f"{site}/{page}.html", width, dark)
     assert browser.console() == []
     assert browser.serious_findings() == []
-    assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+    # Not `innerWidth`, which on a phone grows with what does not fit.
+    assert browser.run("return document.documentElement.scrollWidth") <= width
 
 
 @pytest.mark.parametrize("page", PAGES[:-2])

@@ -33,7 +33,7 @@ from ewc_paper.figures.names import (
     mean_and_deviation,
     percent,
 )
-from ewc_paper.figures.panel import LOOKS, Figure, Level, Panel, Series, by_seed
+from ewc_paper.figures.panel import LOOKS, Arrangement, Figure, Level, Panel, Series, by_seed
 from ewc_paper.mnist.config import METHODS
 from ewc_paper.options import option
 from ewc_paper.runs.directory import RunDirectory
@@ -215,7 +215,10 @@ def _figure(results: Averages) -> Figure:
         x_whole=True,
     )
     title = "Average test accuracy over all tasks so far, as tasks are added"
-    return Figure("many-tasks", title, "Higher is better; a flat line forgets nothing.", [panel])
+    caption = "Higher is better; a flat line forgets nothing."
+    # Above the lines: which corner they leave free differs between runs.
+    legend = {"ncols": 3, "loc": "lower left", "bbox_to_anchor": (0, 1)}
+    return Figure("many-tasks", title, caption, [panel], Arrangement(legend=legend))
 
 
 def result(run: RunDirectory) -> str:
