@@ -88,6 +88,7 @@ def test_help_and_version(arguments: list[str], capsys: pytest.CaptureFixture[st
             "--train-samples must be 1 to 55000, the images there are, as 5000 are held out; got",
         ),
         (["--batch-size", "100000000"], "--batch-size must be at most 60000, got 100000000"),
+        (["--fisher-samples", "60001"], "--fisher-samples must be at most 60000, got 60001"),
         (["--epochs", "1000000000"], "--epochs must be at most 100000, got 1000000000"),
         (["--momentum", "1"], "--momentum must be at most 0.9999, got 1"),
         (["--data", ""], "--data must not be empty"),

@@ -83,7 +83,7 @@ def test_what_is_no_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "is not a run directory: it has no config.json" in capsys.readouterr().err
     RunDirectory(tmp_path).start({"experiment": "magic"})
     assert main(["status", str(tmp_path)]) == 1
-    assert "holds a run of magic, which is not known" in capsys.readouterr().err
+    assert "holds a run of magic: expected one of schematic, " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_an_experiment_that_is_no_name_is_one_line(
     RunDirectory(tmp_path).start({"experiment": experiment})
     for command in ("status", "figure", "report"):
         assert main([command, str(tmp_path)]) == 1
-        assert "holds a run of an unknown kind" in capsys.readouterr().err
+        assert "holds a run of no experiment" in capsys.readouterr().err
 
 
 def test_a_run_without_parts_has_no_figure(

@@ -141,9 +141,8 @@ def test_what_is_lost_of_a_sweep_is_missed(
     place = sweep / lost
     shutil.rmtree(place) if place.is_dir() else place.unlink()
     for command in ("figure", "report", "status"):
-        assert "lost" in refusal([command, str(sweep)], capsys).replace(
-            "it has no config.json", "lost"
-        )
+        said = refusal([command, str(sweep)], capsys)
+        assert "is lost: SHA256SUMS lists it" in said or "it has no config.json" in said
 
 
 def test_options_that_are_edited_are_not_shown_beside_the_scores(
@@ -202,7 +201,8 @@ def test_a_part_that_was_removed_is_missed_until_it_is_run_again(
     metrics = Path("parts") / "sgd-0-seed0" / "metrics.jsonl"
     before = (run / metrics).read_bytes()
     shutil.rmtree(run / "parts" / "sgd-0-seed0")
-    assert "is lost" in refusal(["figure", str(run)], capsys)
+    for command in ("figure", "report", "status"):
+        assert "is lost: SHA256SUMS lists it" in refusal([command, str(run)], capsys)
     share_sums(run)  # what --resume begins with
     config = ManyTasks.restored(RunDirectory(run).config())
     parts = config.parts()

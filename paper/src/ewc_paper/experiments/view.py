@@ -115,8 +115,8 @@ def stored_experiment(run: RunDirectory) -> str:
     """Return the name of the experiment that is in the run directory; refuses an unknown one."""
     name = run.config().get("experiment")
     if not isinstance(name, str) or name not in SUMMARIES:
-        said = name if isinstance(name, str) else "an unknown kind"
-        raise RunError(f"{run.path} holds a run of {said}, which is not known")
+        said = f"a run of {name}" if isinstance(name, str) else "a run of no experiment"
+        raise RunError(f"{run.path} holds {said}: expected one of {', '.join(SUMMARIES)}")
     return name
 
 

@@ -116,7 +116,7 @@ class FisherConfig:
     """The Fisher and the memory of tasks."""
 
     kind: Kind = option("exact", "which Fisher protects a task", choices=get_args(Kind))
-    fisher_samples: int = option(10_000, "images per Fisher", low=1, common=True)
+    fisher_samples: int = option(10_000, "images per Fisher", low=1, high=60_000, common=True)
     floor: float = option(
         0.0, "fraction of each layer's mean Fisher added to all its entries", low=0, high=1e6
     )

@@ -184,8 +184,8 @@ class RunDirectory:
 
     def check(self) -> None:
         """Raise RunError if a file is damaged, lost, or does not belong to the others."""
+        self._check_sums()  # first: it knows of a config.json that is lost
         self.config()
-        self._check_sums()
         self._checkpoint()
 
     def seal(self) -> None:
