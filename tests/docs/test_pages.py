@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 import ewc
-from ewc_paper.experiments import SUMMARIES, many_tasks, module_name
+from ewc_paper.cli import build_parser
+from ewc_paper.cli.parser import DEFAULT_PRESET, given_options
+from ewc_paper.experiments import EXPERIMENTS, SUMMARIES, many_tasks, module_name
+from ewc_paper.experiments.experiment import Experiment
 from ewc_paper.experiments.view import view_of
 from ewc_paper.runs.directory import RunDirectory
 from ewc_paper.sweeps.sweep import Sweep
@@ -72,6 +75,37 @@ def test_the_gallery_has_every_experiment_with_its_command() -> None:
     for entry in GALLERY.split("\n## ")[1:]:
         (time,) = re.findall(r"(?m)^(.*)\. \[What was done", entry)
         assert re.search("[Ss]econds|[Mm]inutes|hour", time)
+
+
+def planned(command: str) -> Experiment:
+    """What `ewc run NAME ...` would do."""
+    words = command.replace("\\\n", " ").split()[1:]
+    given = build_parser(words).parse_args(words)
+    changes = given_options(given, given.experiment)
+    found: Experiment = given.experiment.preset(given.preset or DEFAULT_PRESET, **changes)
+    return found
+
+
+COMMAND = r"```\n(ewc run (?:\\\n|[^`\n])*)\n```"  # one alone
+REPEATED = [  # a command and the run whose numbers stand beside it
+    *(
+        (run, command)
+        for run, command in re.findall(r"results/([\w-]+)/report.html[^#]*?" + COMMAND, GALLERY)
+    ),
+    *(
+        (run, command)
+        for page in sorted(DOCS.glob("experiments/*.md"))
+        for command, run in re.findall(
+            COMMAND + r"[^`#]*?[Ss]tored in\s+`docs/results/([\w-]+)`", page.read_text()
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("run", "command"), REPEATED)
+def test_the_command_beside_a_result_repeats_its_run(run: str, command: str) -> None:
+    stored = RunDirectory(DOCS / "results" / run).config()
+    assert planned(command) == EXPERIMENTS[stored["experiment"]].restored(stored)
 
 
 @pytest.mark.parametrize("run", sorted(set(re.findall(r"results/([\w-]+)/report.html", GALLERY))))

@@ -58,8 +58,8 @@ SUMMARIES = {name: summary for name, (_, summary) in _EXPERIMENTS.items()}
 # are here so that `ewc list` need not import the classes; a test compares the presets with theirs.
 TIMES = {
     "schematic": {"quick": "10 s", "laptop": "10 s", "paper": "10 s"},
-    "learning-curves": {"quick": "1 min", "laptop": "", "paper": ""},
-    "many-tasks": {"quick": "1 min", "laptop": "", "hundred": "", "paper": ""},
+    "learning-curves": {"quick": "1 min", "laptop": "", "paper": "45 min"},
+    "many-tasks": {"quick": "1 min", "laptop": "1 h", "hundred": "15 min", "paper": ""},
     "fisher-overlap": {"quick": "20 s", "laptop": "", "paper": ""},
     "strength": {"quick": "", "laptop": "8 min", "paper": ""},
     "games": {
