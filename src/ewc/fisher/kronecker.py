@@ -302,13 +302,20 @@ class FactorSums:
                     "than in the first batch, and no rule gives them: leave it out "
                     f"(parameters='!{name}'), or use curvature='diagonal'"
                 )
-            if name in plan.ruled:
-                same = (own.inputs_first, own.kernel)
-                if _as_matrix(graph, plan.uses(name), own.shape) != same:
-                    raise ValueError(f"{name!r} is not used in {where} as in the first batch")
-                plan.factored[name] = plan.take(name)
+            uses = plan.uses(name) if name in plan.ruled else []
+            if uses and _as_matrix(graph, uses, own.shape) != (own.inputs_first, own.kernel):
+                raise ValueError(f"{name!r} is not used in {where} as in the first batch")
             if own.bias is not None:
+                added = plan.uses(own.bias) if own.bias in plan.ruled else []
+                if own.bias in plan.one_by_one or _added_to(graph, added) != _nodes(uses):
+                    raise ValueError(
+                        f"{own.bias!r} is the bias of {name!r} in the first batch, but in {where} "
+                        "it is used in another way than in the first batch: leave it out "
+                        f"(parameters='!{own.bias}'), or use curvature='diagonal'"
+                    )
                 plan.take(own.bias)
+            if uses:
+                plan.factored[name] = plan.take(name)
 
     def share(self, ranks: Ranks, parameters: Mapping[str, Tensor]) -> None:
         """Add up the sums of all ranks. One that had no batches gets the others' layers."""
@@ -370,18 +377,27 @@ def _biases(
     parameters: Mapping[str, Tensor],
 ) -> dict[str, str]:
     """Return the bias of each layer that has one: it is added at just those operations."""
-    nodes = {name: sorted(use.node for use in plan.uses(name)) for name in layers}
+    nodes = {name: _nodes(plan.uses(name)) for name in layers}
     biases: dict[str, str] = {}
     for name in plan.ruled:
         if parameters[name].ndim != 1:
             continue
-        added_to = [_operation_before(graph, use) for use in plan.uses(name)]
+        added_to = _added_to(graph, plan.uses(name))
         for layer, (inputs_first, _) in layers.items():
             outputs = parameters[layer].shape[1 if inputs_first else 0]
-            same = None not in added_to and sorted(map(int, added_to)) == nodes[layer]  # type: ignore[arg-type]
+            same = added_to == nodes[layer]
             if same and layer not in biases and len(parameters[name]) == outputs:
                 biases[layer] = name
     return biases
+
+
+def _nodes(uses: list[Use]) -> list[int]:
+    return sorted(use.node for use in uses)
+
+
+def _added_to(graph: Graph, uses: list[Use]) -> list[int]:
+    """Return the products that a bias is added to the results of; -1 for what is none."""
+    return sorted(-1 if (at := _operation_before(graph, use)) is None else at for use in uses)
 
 
 def _operation_before(graph: Graph, use: Use) -> int | None:

@@ -430,6 +430,41 @@ def test_a_later_batch_that_uses_a_weight_in_another_way_is_refused(
     assert "w" in ewc.fisher_kronecker(model, batches[:1]).factors
 
 
+class FickleBias(nn.Module):
+    """Adds its bias to the products of its weight, and in batches of even lengths otherwise."""
+
+    def __init__(self, other: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3, bias=False)
+        self.b = nn.Parameter(torch.randn(3))
+        self.other = other
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        return y + self.b if x.shape[1] % 2 else self.other(y, self.b)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda y, b: torch.add(y, b, alpha=2),
+        lambda y, b: y.relu() + b,
+        lambda y, b: (y + b) * b,
+        lambda y, b: y,
+    ],
+)
+@pytest.mark.parametrize("samples", [1, 2])
+def test_a_later_batch_that_uses_a_bias_in_another_way_is_refused(
+    other: Callable[[Tensor, Tensor], Tensor], samples: int
+) -> None:
+    torch.manual_seed(0)
+    model = FickleBias(other).double()
+    batches = [torch.randn(samples, length, 3).double() for length in (1, 2)]
+    with pytest.raises(ValueError, match=r"'b' is the bias of 'linear.weight'.*batch 1"):
+        ewc.fisher_kronecker(model, batches)
+    assert ewc.fisher_kronecker(model, batches[:1]).factors["linear.weight"].bias == "b"
+
+
 def test_numbers_that_overflow_are_told_with_the_name_of_the_weight() -> None:
     model = nn.Linear(2, 2)
     with pytest.raises(ValueError, match=re.escape("the Fisher of 'weight' is not finite")):
