@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ewc.distributed.shards import NO_DEEPSPEED
 from ewc.integrations.trainer_memory import DEFAULT_NAME, Consolidation, TrainerMemory
+from ewc.integrations.transformers_text import own_text as own_text
 from ewc.memory import EWC
 from ewc.step_size import How
 from ewc.storage import read_tensors, write_tensors
