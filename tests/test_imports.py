@@ -18,7 +18,7 @@ LAYERS = {
         ("fisher",),
         ("curvature",),
         ("strength", "step_size", "pull"),
-        ("storage", "memory"),
+        ("pretrained", "storage", "memory"),
         ("checkpoint", "recognition", "perturbation", "importances", "integrations"),
         ("__init__",),
     ),

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from inspect import signature
+from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 import torch
@@ -38,20 +39,38 @@ from ewc.fisher import KroneckerFisher, fisher_diagonal, fisher_kronecker
 from ewc.fisher.batches import Collate, as_batches
 from ewc.fisher.likelihood import Kind, Likelihood, Positions
 from ewc.fisher.overlap import check_shaping, shaped
-from ewc.parameters import ModelParameters, ParameterSelection, at_least_float32
+from ewc.parameters import (
+    ModelParameters,
+    ParameterSelection,
+    at_least_float32,
+    named_parameters,
+)
+from ewc.pretrained import (
+    FILE,
+    Fingerprint,
+    fingerprint_of,
+    of_same_weights,
+    read_config,
+    refusal,
+    write_description,
+)
 from ewc.pull.hooks import Attachments, Pull
 from ewc.pull.kronecker import HeldForces, SettleInEval
 from ewc.step_size import How
 from ewc.storage import (
     PrecisionType,
     Rename,
+    StoredTensors,
     automatic_card,
     curvature_of,
+    fingerprint_in,
     keeps_tasks,
     load_state,
     pack,
+    read_card,
     read_tensors,
     save_state,
+    saved_shapes,
     unpack,
 )
 from ewc.strength import Budget, FixedStrength, MemoryStrength
@@ -189,6 +208,7 @@ class EWC:
         self._warned: set[str] = set()  # the warnings of its pulls, each of which is given once
         # Of the weights at the last consolidation, until something pulls on them.
         self._fingerprint: dict[str, tuple[float, float]] | None = None
+        self._consolidated_at: Fingerprint | None = None  # the weights of the last consolidation
         self._statistics: Statistics = statistics
         self._held = HeldStatistics()
         self._buffer_check = BufferCheck()
@@ -520,7 +540,8 @@ class EWC:
         """
         wells = self._wells.all_fitted(self._parameters.all())
         labels = self._label_check.known
-        return pack(wells, self._strength.control, labels, self.curvature, self._forces)
+        control, forces, weights = self._strength.control, self._forces, self._consolidated_at
+        return pack(wells, control, labels, self.curvature, forces, weights)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take over the strength or the budget, the decay and the tasks of a saved memory.
@@ -537,6 +558,7 @@ class EWC:
         loaded = unpack(state, self._wells, parameters, self.curvature)
         self._wells, self._strength.control, labels, self._forces = loaded
         self._fingerprint, self._label_check.known = None, labels
+        self._consolidated_at = fingerprint_in(state)
         self._replacement_check.remember(parameters)
         self._hold_statistics()
         self._buffer_check.remember_at_next_step()
@@ -618,7 +640,152 @@ class EWC:
             >>> ewc.EWC.load("memory.safetensors", model)
             EWC(strength=100.0, decay=1.0, tasks=['A'])
         """
-        stored = read_tensors(path)
+        return cls._from_stored(
+            read_tensors(path),
+            model,
+            parameters=parameters,
+            keep_tasks=keep_tasks,
+            rename=rename,
+            grow=grow,
+            strength=strength,
+            budget=budget,
+            statistics=statistics,
+            process_group=process_group,
+        )
+
+    def save_pretrained(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        precision: PrecisionType = "full",
+        anchors: bool = True,
+        card: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write the memory to a directory, to be shared with others as a model is.
+
+        Beside the file that `save` writes, `memory.safetensors`, there is a `config.json` that says
+        which model the memory is of, with a fingerprint of its weights at the last consolidation,
+        and a `README.md` with a card, as the Hub shows it.
+
+        Args:
+            directory: the directory, which is made if there is none.
+            precision: see `save`.
+            anchors: see `save`.
+            card: see `save`.
+
+        Example:
+            >>> import torch, ewc
+            >>> model = torch.nn.Linear(4, 3)
+            >>> memory = ewc.EWC(model)
+            >>> fisher = memory.consolidate([torch.randn(8, 4)], task="A")
+            >>> memory.save_pretrained("memory-of-a", card={"data": "random numbers"})
+            >>> ewc.EWC.from_pretrained("memory-of-a", model).tasks
+            ('A',)
+        """
+        if not self.tasks or self._consolidated_at is None:
+            raise ValueError(
+                "expected a memory with a task, consolidated at weights that are not sharded, "
+                "because the directory says which weights it belongs to: consolidate first, or "
+                "use memory.save(path)"
+            )
+        directory, model = Path(directory), self._parameters.model
+        directory.mkdir(parents=True, exist_ok=True)
+        self.save(directory / FILE, precision=precision, anchors=anchors, card=card)
+        known = read_card(directory / FILE)
+        config = {
+            "library_name": "ewc",
+            **{key: known[key] for key in ("model", "parameters", "tasks", "version")},
+            "model_class": type(model).__name__,
+            "fingerprint": self._consolidated_at,
+            "curvature": self.curvature,
+            "center": self.center,
+            "strength": self.strength if self.budget is None else None,
+            "budget": self.budget,
+            "decay": self.decay,
+            "precision": precision,
+            "anchors": anchors,
+            "card": dict(card or {}),
+        }
+        write_description(directory, config)
+
+    @classmethod
+    def from_pretrained(
+        cls, directory: str | os.PathLike[str], model: nn.Module, **options: Any
+    ) -> Self:
+        """Return the memory in a directory, for the model that it belongs to; refuse another one.
+
+        A model of the same checkpoint has the right weights in any of the usual number types. One
+        that was trained since has not: there, `load` takes the file in the directory unchecked.
+
+        Args:
+            directory: what `save_pretrained` wrote.
+            model: the model to protect, at the weights of the last consolidation.
+            options: those of `load`.
+
+        Example:
+            >>> import torch, ewc
+            >>> model = torch.nn.Linear(4, 3)
+            >>> memory = ewc.EWC(model, curvature="kronecker")
+            >>> fisher = memory.consolidate([torch.randn(8, 4)], task="A")
+            >>> memory.save_pretrained("memory-of-linear")
+            >>> ewc.EWC.from_pretrained("memory-of-linear", model.bfloat16(), strength=10.0)
+            EWC(strength=10.0, decay=1.0, curvature='kronecker', tasks=['A'])
+        """
+        config = read_config(directory)
+        which = refusal(directory, config, model)
+        stored = read_tensors(Path(directory) / FILE)
+        if fingerprint_in(stored.tensors) != config["fingerprint"]:
+            raise ValueError(
+                f"{directory} is damaged: its config.json and its {FILE} are of different memories"
+            )
+        shapes = saved_shapes(stored, options.get("rename"))
+        weights = cls._weights_to_compare(model, shapes)
+        if weights is not None and not of_same_weights(config["fingerprint"], weights):
+            found, expected = fingerprint_of(weights)["bfloat16"], config["fingerprint"]["bfloat16"]
+            raise ValueError(
+                f"{which}, with other weights: their fingerprint is {found}, and that of the "
+                f"memory's {expected}. Load the checkpoint that the memory belongs to. If this is "
+                "the same model, trained since, ewc.EWC.load takes the memory without asking: "
+                f"ewc.EWC.load({str(Path(directory) / FILE)!r}, model)"
+            )
+        try:
+            return cls._from_stored(stored, model, **options)
+        except ValueError as error:
+            raise ValueError(f"{which}: {error}") from error
+
+    @staticmethod
+    def _weights_to_compare(
+        model: nn.Module, shapes: Mapping[str, tuple[int, ...] | None]
+    ) -> list[Tensor] | None:
+        """Return the weights that a file protects; None if the model has not all of them.
+
+        Of those that gained rows or columns, the part that they had at saving.
+        """
+        own, blocks = named_parameters(model), []
+        for name, shape in shapes.items():
+            if name not in own or is_sharded(own[name]):
+                return None
+            blocks.append(own[name].detach()[tuple(map(slice, shape or own[name].shape))])
+            if shape is not None and blocks[-1].shape != shape:
+                return None
+        return blocks
+
+    @classmethod
+    def _from_stored(
+        cls,
+        stored: StoredTensors,
+        model: nn.Module,
+        *,
+        parameters: ParameterSelection = None,
+        keep_tasks: bool | str | torch.device | None = None,
+        rename: Rename | None = None,
+        grow: bool = False,
+        strength: float | None = None,
+        budget: float | Literal["auto"] | None = None,
+        statistics: Statistics = "hold",
+        process_group: ProcessGroup = None,
+    ) -> Self:
+        """Return the memory in a file that was read; the other arguments are those of `load`."""
         curvature = curvature_of(stored.tensors)
         if keep_tasks is None:
             keep_tasks = keeps_tasks(stored.tensors)
@@ -654,6 +821,8 @@ class EWC:
         self._wells = self._wells.add(task, well, self._parameters.all())
         self._forces.clear()
         self._fingerprint = fingerprint(selected)
+        sharded = any(map(is_sharded, selected.values()))
+        self._consolidated_at = None if sharded else fingerprint_of(selected.values())
         self._strength.begin_task()
         self._replacement_check.remember(selected)
         self._label_check.remember()

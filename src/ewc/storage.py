@@ -17,12 +17,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from ewc.curvature.kronecker import Factor, Layer
 from ewc.curvature.tasks import TaskWells
 from ewc.curvature.wells import Well
 from ewc.parameters import at_least_float32
+from ewc.pretrained import Fingerprint, model_name
 from ewc.pull.kronecker import HeldForce, HeldForces
 from ewc.strength import Budget, FixedStrength
 from ewc.version import __version__
@@ -136,6 +137,7 @@ def pack(
     labels: Iterable[int] = (),
     curvature: str = "diagonal",
     forces: HeldForces | None = None,
+    fingerprint: Fingerprint | None = None,
 ) -> dict[str, Tensor]:
     """Return a memory as one flat dict of tensors.
 
@@ -145,6 +147,7 @@ def pack(
         labels: the class labels that the tasks had, as far as they were seen.
         curvature: the kind of curvature that the tasks leave.
         forces: those on layers with Kronecker factors.
+        fingerprint: that of the weights at the last consolidation, if there was one.
     """
     forces = forces or HeldForces()
     state = _pack_well("total", wells.total)
@@ -164,6 +167,7 @@ def pack(
         "keep_tasks": wells.keep_tasks,
         "tasks": list(wells.tasks),
         "labels": sorted(labels),
+        "fingerprint": fingerprint,
         "bottoms": [wells.total.offset, *(well.offset for well in wells.kept.values())],
     }
     state |= {FORCE + name: held.force.clone() for name, held in forces.layers.items()}
@@ -250,6 +254,11 @@ def parameter_name(key: str) -> str:
 def curvature_of(state: Mapping[str, Tensor]) -> Any:
     """Return the kind of curvature of a saved memory."""
     return _values(state)["curvature"]
+
+
+def fingerprint_in(state: Mapping[str, Tensor]) -> Fingerprint | None:
+    """Return the fingerprint of the weights at the last consolidation of a saved memory."""
+    return _values(state).get("fingerprint")
 
 
 def keeps_tasks(state: Mapping[str, Tensor]) -> bool:
@@ -427,7 +436,7 @@ def load_state(
     """
     stored, metadata, path = file
     storage = _plain_values(metadata, "storage", path)
-    new_names = _new_names({_split(key)[2] for key in stored} - {""}, rename)
+    new_names = _new_names(_names_in(stored), rename)
     try:
         return _with_weights(stored, storage, new_names, weights, grow, path)
     except KeyError as error:
@@ -635,7 +644,28 @@ def _plain_values(metadata: Mapping[str, str], key: str, path: object) -> dict[s
     return values
 
 
-def automatic_card(model: object, parameters: int, tasks: tuple[str, ...]) -> dict[str, Any]:
+def automatic_card(model: nn.Module, parameters: int, tasks: tuple[str, ...]) -> dict[str, Any]:
     """Return what is known of a memory without asking: its model, its size, its tasks."""
-    name = getattr(getattr(model, "config", None), "_name_or_path", "") or type(model).__name__
-    return {"model": name, "parameters": parameters, "tasks": list(tasks), "version": __version__}
+    known = {"model": model_name(model), "parameters": parameters, "tasks": list(tasks)}
+    return {**known, "version": __version__}
+
+
+def saved_shapes(file: StoredTensors, rename: Rename | None) -> dict[str, tuple[int, ...] | None]:
+    """Return the weights that a file protects, by their names in the model.
+
+    With the shape that each had at saving; None where the file has no tensor of that shape.
+    """
+    new_names = _new_names(_names_in(file.tensors), rename)
+    found: dict[str, tuple[int, ...] | None] = dict.fromkeys(new_names.values())
+    for key, tensor in file.tensors.items():
+        prefix, field, name = _split(key)
+        if prefix and field in ("precision", "anchor") and not key.startswith(BESIDE):
+            found[new_names[name]] = tuple(tensor.shape)
+    return found
+
+
+def _names_in(stored: Mapping[str, Tensor]) -> set[str]:
+    """Return the weights that are in a file: those with a tensor, and the biases of layers."""
+    names = {_split(key)[2] for key in stored} - {""}
+    layers = (layer for own in _values(stored)["layers"] for layer in own.values())
+    return names | {layer["bias"] for layer in layers} - {None}

@@ -61,8 +61,8 @@ def own_text(
         >>> import torch, ewc
         >>> from transformers import GPT2Config, GPT2LMHeadModel
         >>> from ewc.integrations.transformers import own_text
-        >>> config = GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=20, n_positions=8)
-        >>> model = GPT2LMHeadModel(config)
+        >>> sizes = {"n_layer": 1, "n_head": 2, "n_embd": 8, "vocab_size": 20, "n_positions": 8}
+        >>> model = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
         >>> batches = own_text(model, sequences=4, length=8)
         >>> memory = ewc.EWC(model, curvature="kronecker")
         >>> fisher = memory.consolidate(batches, task="base model", kind="sampled")
@@ -126,6 +126,11 @@ def _say(
     starts = ends if start is None else [start]
     parameter = next(model.parameters())
     place = parameter.device if generator is None else generator.device
+    if starts and starts[0] >= config.vocab_size:
+        raise ValueError(
+            f"expected a token of the model to begin with, but {starts[0]} is outside of its "
+            f"vocabulary of {config.vocab_size}: give its own tokenizer"
+        )
     if starts:
         tokens = torch.full((size, 1), starts[0], device=place)
     else:

@@ -126,3 +126,6 @@ def test_what_cannot_be_said_is_refused() -> None:
             own_text(tiny_gpt2(), length=length)
     with pytest.raises(ValueError, match="temperature above 0, got 0"):
         own_text(tiny_gpt2(), length=8, temperature=0)
+    foreign = SimpleNamespace(bos_token_id=None, eos_token_id=99)
+    with pytest.raises(ValueError, match="99 is outside of its vocabulary of 32"):
+        own_text(tiny_gpt2(), foreign, length=8)
