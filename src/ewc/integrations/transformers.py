@@ -208,3 +208,11 @@ def _first_of_run(places: tuple[Path, ...], name: str) -> dict[str, Tensor] | No
             if stored.metadata.get("run") == name:
                 return stored.tensors
     return None
+
+
+if __name__ == "__main__":
+    import sys
+
+    from ewc.integrations.transformers_command import main
+
+    sys.exit(main())

@@ -5,6 +5,9 @@ Both come as batches for `memory.consolidate` and `fisher_*`, mappings of `input
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -73,17 +76,12 @@ def own_text(
     if not temperature > 0:
         raise ValueError(f"expected a temperature above 0, got {temperature}")
     check_length(model, length)
-    model = unwrap(model)
     found = []
     # The bar is that of Transformers, which its users switch off with disable_progress_bar().
-    with (
-        logging.tqdm(total=sequences, desc="own text", unit="sequence") as bar,
-        preserved(model),
-        torch.no_grad(),
-    ):
+    with logging.tqdm(total=sequences, desc="own text", unit="sequence") as bar:
         while sequences > 0:
             size = min(batch_size, sequences)
-            found.append(_say(model, tokenizer, size, length, temperature, generator))
+            found.append(say(model, tokenizer, size, length, temperature, generator))
             sequences -= size
             bar.update(size)
     return found
@@ -109,7 +107,7 @@ def _text_config(model: nn.Module) -> Any:
     return config.get_text_config(decoder=True)
 
 
-def _say(
+def say(
     model: nn.Module,
     tokenizer: Any,
     size: int,
@@ -117,7 +115,20 @@ def _say(
     temperature: float,
     generator: torch.Generator | None,
 ) -> Batch:
-    """Return a batch of sequences drawn from the model, token by token."""
+    """Return a batch of sequences drawn from the model: the arguments are those of `own_text`."""
+    model = unwrap(model)
+    with preserved(model), torch.no_grad():
+        return _said(model, tokenizer, size, length, temperature, generator)
+
+
+def _said(
+    model: nn.Module,
+    tokenizer: Any,
+    size: int,
+    length: int,
+    temperature: float,
+    generator: torch.Generator | None,
+) -> Batch:
     config: Any = _text_config(model)
     source: Any = tokenizer if tokenizer is not None else config
     ends = getattr(source, "eos_token_id", None)
@@ -171,3 +182,64 @@ def joined(rows: Sequence[Tensor]) -> Batch:
         "attention_mask": mask,
         "labels": tokens.masked_fill(mask == 0, IGNORE),
     }
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a text file, in bytes."""
+
+    file: Path
+    start: int
+    stop: int
+
+
+BYTES_PER_TOKEN = 4  # of a piece, at least, where there is enough text
+LONGEST_TOKEN = 16  # bytes per token that are read, at most
+
+
+def pieces_of(files: Sequence[Path], sequences: int, length: int) -> list[Piece]:
+    """Return pieces that lie evenly in all files, none of which overlap: one for each sequence.
+
+    Fewer than `sequences` if there is less text than that.
+
+    Args:
+        files: text files, in UTF-8.
+        sequences: how many.
+        length: the tokens of each.
+    """
+    sizes = {file: file.stat().st_size for file in files}
+    total = sum(sizes.values())
+    if total == 0:
+        raise ValueError("expected files with text, but they are empty")
+    share = max(total / sequences, BYTES_PER_TOKEN * length)
+    pieces = []
+    for file, size in sizes.items():
+        count = max(1, round(size / share)) if size else 0
+        edges = [n * size // max(count, 1) for n in range(count + 1)]
+        pieces += [Piece(file, *edge) for edge in pairwise(edges)]
+    if len(pieces) > sequences:  # many small files
+        pieces = [pieces[n * len(pieces) // sequences] for n in range(sequences)]
+    return pieces
+
+
+def read_pieces(pieces: Sequence[Piece], tokenizer: Any, length: int) -> Batch | None:
+    """Return pieces as one batch, without the words that are cut at their ends.
+
+    None if there is no token to predict in any of them.
+    """
+    rows = []
+    for piece in pieces:
+        with piece.file.open("rb") as file:
+            file.seek(piece.start)
+            read = file.read(min(piece.stop - piece.start, LONGEST_TOKEN * length))
+            ends = not file.read(1)
+        text = read.decode("utf-8", errors="ignore")
+        if piece.start > 0:
+            text = text.split(maxsplit=1)[-1] if text.strip() else ""
+        if not ends:
+            text = text.rsplit(maxsplit=1)[0] if text.strip() else ""
+        # One text at a time: a tokenizer may have no token to fill shorter ones with.
+        numbers = tokenizer(text, truncation=True, max_length=length)["input_ids"]
+        if len(numbers) > 1:
+            rows.append(torch.tensor(numbers))
+    return joined(rows) if rows else None
