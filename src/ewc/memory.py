@@ -696,6 +696,7 @@ class EWC:
             "library_name": "ewc",
             **{key: known[key] for key in ("model", "parameters", "tasks", "version")},
             "model_class": type(model).__name__,
+            "memory": type(self).__name__,
             "fingerprint": self._consolidated_at,
             "curvature": self.curvature,
             "center": self.center,

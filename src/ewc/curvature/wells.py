@@ -339,7 +339,8 @@ def _fitted_tensor(tensor: Tensor, name: str, parameters: Mapping[str, Tensor]) 
                 f"the memory protects {name!r}, but PEFT has wrapped the model since and froze "
                 "that weight: call get_peft_model first (and give the trainer no peft_config), "
                 "then make the memory of its model, LoraEWC(model) of ewc.integrations.peft, and "
-                "consolidate that before training"
+                "consolidate that before training. Or save this memory before, with "
+                "save_pretrained(DIR), and give the trainer EWCCallback(DIR)"
             )
         raise ValueError(
             f"the memory protects {name!r}, which the model no longer has; "

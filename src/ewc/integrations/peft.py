@@ -8,10 +8,11 @@ trained. This is the penalty of EWC-LoRA (ICLR 2026); `ewc.EWC` of the same mode
 themselves.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +22,15 @@ from ewc.diagnostics import Statistics
 from ewc.distributed.ranks import ProcessGroup
 from ewc.distributed.shards import is_sharded
 from ewc.memory import EWC
-from ewc.parameters import ModelParameters, ParameterSelection, at_least_float32
+from ewc.parameters import (
+    ModelParameters,
+    ParameterSelection,
+    at_least_float32,
+    named_parameters,
+)
 from ewc.pull import Pull
 from ewc.step_size import How
+from ewc.storage import StoredTensors, saved_shapes
 
 try:
     from peft.tuners.lora.layer import Linear, LoraLayer
@@ -161,6 +168,31 @@ class LoraEWC(EWC):
             process_group=process_group,
         )
 
+    @classmethod
+    def _from_stored(cls, stored: StoredTensors, model: nn.Module, **options: Any) -> Self:
+        """Return the memory in a file, which may be of the model before it had adapters."""
+        if options.get("rename") is None:
+            names = adapted_names(model)
+            renamed = {name: names[name] for name in saved_shapes(stored, None) if name in names}
+            options = {**options, "rename": renamed}
+        return super()._from_stored(stored, model, **options)
+
+    @staticmethod
+    def _weights_to_compare(
+        model: nn.Module, shapes: Mapping[str, tuple[int, ...] | None]
+    ) -> list[Tensor] | None:
+        """Return W of this model, or W₀ where a file is of the model before it had adapters."""
+        names = adapted_names(model)
+        own = LoraParameters(model, None).all()
+        if shapes.keys() & names.keys():
+            shapes = {names.get(name, name): shape for name, shape in shapes.items()}
+            own = named_parameters(model)
+        same = all(
+            name in own and shape in (None, tuple(own[name].shape))
+            for name, shape in shapes.items()
+        )
+        return [own[name].detach() for name in shapes] if same else None
+
     def attach(self, optimizer: Optimizer, how: How = "gradient") -> Pull:
         """Pull on the factors at every `optimizer.step()` until `remove()` of the returned handle.
 
@@ -203,6 +235,20 @@ def lora_weights(model: nn.Module) -> dict[str, LoraWeight]:
             weight = _lora_weight(place, layer, adapters)
             weights[names[id(weight.base)]] = weight
     return weights
+
+
+def adapted_names(model: nn.Module) -> dict[str, str]:
+    """Return the name that each weight has now, by its name before `get_peft_model`.
+
+    Of a module that is trained as a whole (`modules_to_save`), the copy that is trained.
+    """
+    found = {}
+    for name in named_parameters(model):
+        before = name.removeprefix("base_model.model.").replace(".base_layer.", ".")
+        before = re.sub(r"\.modules_to_save\.[^.]+\.", ".", before)
+        if before != name and not {"original_module", "lora_A", "lora_B"} & set(name.split(".")):
+            found[before] = name
+    return found
 
 
 def check_untied(model: nn.Module, weights: Mapping[str, LoraWeight]) -> None:

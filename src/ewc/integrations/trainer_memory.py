@@ -6,6 +6,7 @@ What fails at the end nevertheless is a warning, because the weights of a whole 
 more than the memory of it.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import signature
@@ -43,7 +44,8 @@ class TrainerMemory:
     """A memory inside of a trainer.
 
     Args:
-        memory: the memory, of the model that is trained or of a part of it.
+        memory: the memory, of the model that is trained or of a part of it; None if it is loaded
+            when training begins.
         how: how it pulls, see `EWC.attach`; None is the memory's own default.
         consolidate: whether to consolidate at the end of training; or the options for it. Without
             a `kind`, it is chosen for the model, see `fitting_kind`.
@@ -52,23 +54,45 @@ class TrainerMemory:
 
     def __init__(
         self,
-        memory: EWC,
+        memory: EWC | None,
         how: How | None,
         consolidate: Consolidation,
         name: str = DEFAULT_NAME,
     ) -> None:
-        if not isinstance(memory, EWC):
+        if not isinstance(memory, EWC | None):
             raise TypeError(f"expected an ewc.EWC as the memory, got {type(memory).__name__}")
         if not re.fullmatch(r"[\w .-]+", name):
             raise ValueError(
                 "expected a name that can be part of a file's name, of letters, digits, spaces, "
                 f"'.', '-' and '_', got {name!r}"
             )
-        self.memory, self.name = memory, name
+        self.loaded, self.name = memory, name
         self._attach_options: dict[str, Any] = {} if how is None else {"how": how}
         self._options = _consolidation_options(consolidate)
         self._is_tried = False
         self._pulls: list[Pull] = []
+
+    @property
+    def memory(self) -> EWC:
+        """The memory."""
+        if self.loaded is None:
+            raise RuntimeError("the memory of a directory is loaded when training begins: not yet")
+        return self.loaded
+
+    def values(self) -> dict[str, float]:
+        """Return what a trainer logs of the memory, all ranks together; infinite values are none.
+
+        With another name than the default, that is in the names.
+        """
+        memory, prefix = self.memory, "ewc" if self.name == DEFAULT_NAME else f"ewc_{self.name}"
+        if not memory.tasks:
+            return {}
+        found = {
+            "strength": memory.strength,
+            "estimated_rise": memory.estimated_rise(),
+            "allowed_rise": memory.allowed_rise(),
+        }
+        return {f"{prefix}_{key}": v for key, v in found.items() if math.isfinite(v)}
 
     def check_name(self, memories: Sequence["TrainerMemory"]) -> None:
         """Raise if one of a trainer's memories has the name of another; then none is attached.

@@ -6,20 +6,24 @@ which checkpoint it resumes, so the place of the file and a name of the run are 
 `trainer_state.json`, and the file has that name too.
 """
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 from uuid import uuid4
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ewc.distributed.shards import NO_DEEPSPEED
 from ewc.integrations.trainer_memory import DEFAULT_NAME, Consolidation, TrainerMemory
 from ewc.integrations.transformers_text import own_text as own_text
 from ewc.memory import EWC
+from ewc.parameters import unwrap
+from ewc.pretrained import FILE as MEMORY_FILE
+from ewc.pretrained import read_config
 from ewc.step_size import How
-from ewc.storage import read_tensors, write_tensors
+from ewc.storage import curvature_of, keeps_tasks, read_tensors, write_tensors
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -38,10 +42,15 @@ class EWCCallback(TrainerCallback):
     """Lets a memory pull on the weights while a `Trainer` trains.
 
     The memory is attached when training begins and detached when it ends. It is saved with every
-    checkpoint and restored by `train(resume_from_checkpoint=...)`.
+    checkpoint and restored by `train(resume_from_checkpoint=...)`. The trainer's log has its
+    strength, and the estimated and the allowed rise of the loss of what is remembered.
 
     Args:
-        memory: the memory, made of the model that is given to the trainer.
+        memory: the memory, made of the model that is given to the trainer; or a directory that
+            `save_pretrained` wrote, which is loaded when training begins, for the model that the
+            trainer then has. If that has LoRA layers, it becomes a `LoraEWC`.
+        strength: λ, in place of what the directory has.
+        budget: a budget, in place of what the directory has.
         how: how it pulls, see `EWC.attach`. By default as the memory does: `"proximal"`, and
             `"gradient"` for a `LoraEWC`.
         consolidate: whether to consolidate at the end of training, on the trainer's own batches of
@@ -65,15 +74,29 @@ class EWCCallback(TrainerCallback):
 
     def __init__(
         self,
-        memory: EWC,
+        memory: EWC | str | os.PathLike[str],
         *,
+        strength: float | None = None,
+        budget: float | Literal["auto"] | None = None,
         how: How | None = None,
         consolidate: Consolidation = False,
         name: str = DEFAULT_NAME,
     ) -> None:
-        self._inside = TrainerMemory(memory, how, consolidate, name)
+        self._directory: Path | None = None
+        self._options: dict[str, Any] = {"strength": strength, "budget": budget}
+        if isinstance(memory, str | os.PathLike):
+            self._directory = Path(memory)
+            read_config(memory)  # raises now if there is none
+            self._inside = TrainerMemory(None, how, consolidate, name)
+        elif strength is not None or budget is not None:
+            raise ValueError(
+                "strength= and budget= are for a directory: set memory.strength or memory.budget"
+            )
+        else:
+            self._inside = TrainerMemory(memory, how, consolidate, name)
         self._key, self._file_name = _places(name)
         self._run = ""
+        self._missing = ""  # why there is no memory in a checkpoint that was resumed
 
     @property
     def memory(self) -> EWC:
@@ -93,8 +116,13 @@ class EWCCallback(TrainerCallback):
     ) -> None:
         """Restore the memory if training is resumed, and attach it to the optimizer."""
         self._check_name(state)  # again: a callback may be added after `on_init_end`
-        if state.global_step > 0:
-            self._restore(args, state)
+        stored = self._stored(args, state)
+        if self._directory is not None:
+            self._load(self._directory, kwargs["model"], stored, is_resumed=state.global_step > 0)
+        if stored is not None:
+            self.memory.load_state_dict(stored)
+        elif state.global_step > 0:
+            self._inside.check_resumed(self._missing)
         self._run = uuid4().hex
         self._inside.start([kwargs["optimizer"]])
         if self._inside.wants_a_batch:
@@ -118,6 +146,22 @@ class EWCCallback(TrainerCallback):
             file = _checkpoint(args, state) / self._file_name
             write_tensors(file, tensors, {"run": _name(self._run, state)})
 
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Log the strength and the rise beside the loss of the training."""
+        if logs is None or "loss" not in logs or self._inside.loaded is None:
+            return
+        values = self._inside.values()
+        logs.update(values)  # for those callbacks that come after this one
+        if state.log_history:
+            state.log_history[-1].update(values)
+
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -135,23 +179,58 @@ class EWCCallback(TrainerCallback):
             memories.append(self._inside)
         self._inside.check_name(memories)
 
-    def _restore(self, args: TrainingArguments, state: TrainerState) -> None:
-        """Restore the memory of the checkpoint that was resumed, or complain."""
+    def _stored(self, args: TrainingArguments, state: TrainerState) -> dict[str, Tensor] | None:
+        """Return the memory of the checkpoint that is resumed; None if there is none."""
+        if state.global_step == 0:
+            return None
         recorded = _records(state).get(self._key)
         if recorded is None:
-            self._inside.check_resumed(
-                f"the checkpoint was saved without a memory named {self._inside.name!r}"
-            )
-            return
+            self._missing = f"the checkpoint was saved without a memory named {self._inside.name!r}"
+            return None
         places = (_checkpoint(args, state) / self._file_name, Path(recorded["file"]))
-        tensors = _first_of_run(places, _name(recorded["run"], state))
-        if tensors is None:
-            self._inside.check_resumed(
-                f"the checkpoint of step {state.global_step} had a memory, but it is neither in "
-                f"{places[0]} nor in {places[1]}"
-            )
+        self._missing = (
+            f"the checkpoint of step {state.global_step} had a memory, but it is neither in "
+            f"{places[0]} nor in {places[1]}"
+        )
+        return _first_of_run(places, _name(recorded["run"], state))
+
+    def _load(
+        self,
+        directory: Path,
+        model: nn.Module,
+        stored: Mapping[str, Tensor] | None,
+        *,
+        is_resumed: bool,
+    ) -> None:
+        """Load the memory of a directory, unless it is that of this model already.
+
+        Args:
+            directory: where it is.
+            model: what is trained.
+            stored: the memory of a checkpoint that is resumed, which is to replace it.
+            is_resumed: whether a checkpoint is resumed, whose weights have moved.
+        """
+        model = unwrap(model)
+        if self._inside.loaded is not None and self._inside.loaded.model is model:
+            return  # of an earlier training
+        kind = _kind_of_memory(model, read_config(directory))
+        if stored is not None:  # and its strength
+            like = {} if curvature_of(stored) == "diagonal" else {"curvature": curvature_of(stored)}
+            self._inside.loaded = kind(model, keep_tasks=keeps_tasks(stored), **like)
+        elif is_resumed:
+            self._inside.loaded = kind.load(directory / MEMORY_FILE, model, **self._options)
         else:
-            self.memory.load_state_dict(tensors)
+            self._inside.loaded = kind.from_pretrained(directory, model, **self._options)
+
+
+def _kind_of_memory(model: nn.Module, config: Mapping[str, Any]) -> type[EWC]:
+    """Return the class of the memory in a directory, for a model that may have adapters."""
+    if not hasattr(model, "peft_config"):
+        return EWC
+    from ewc.integrations.peft import LoraEWC  # it needs PEFT
+
+    of_factors = config["model_class"] == type(model).__name__ and config["memory"] == "EWC"
+    return EWC if of_factors else LoraEWC
 
 
 def _watch_first_batch(loader: Any, look: Callable[[Any], None]) -> None:

@@ -16,10 +16,12 @@ from support.trainers import (
     BATCH,
     CLIP,
     EPSILON,
+    OLD,
     RATE,
     ROWS,
     STEPS,
     distance,
+    gpt2_with_lora,
     memory_of,
     plain_loop,
     tiny_gpt2,
@@ -39,6 +41,7 @@ from transformers import (
 import ewc
 import ewc.integrations.transformers
 from ewc import EWC, EWCWarning
+from ewc.integrations.peft import LoraEWC
 from ewc.integrations.transformers import FILE_NAME, EWCCallback
 
 SETTINGS: dict[str, Any] = {
@@ -450,3 +453,122 @@ def test_a_callback_with_the_same_name_that_is_added_later(tmp_path: Path) -> No
     trainer.remove_callback(extra)
     trainer.train()
     trainer.train()  # its own name is no other's
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A memory of the old text at the weights of the base model, with Kronecker factors."""
+    memory = EWC(tiny_gpt2(), strength=1000.0, curvature="kronecker")
+    memory.consolidate([{"input_ids": OLD, "labels": OLD}], task="old", kind="empirical")
+    memory.save_pretrained(tmp_path / "memory")
+    return tmp_path / "memory"
+
+
+def test_a_directory_is_loaded_when_training_begins(directory: Path, tmp_path: Path) -> None:
+    expected = tiny_gpt2()
+    memory = EWC.from_pretrained(directory, expected)
+    make_trainer(expected, tmp_path, EWCCallback(memory)).train()
+    callback = EWCCallback(directory)
+    with pytest.raises(RuntimeError, match="is loaded when training begins: not yet"):
+        _ = callback.memory
+    model = tiny_gpt2()
+    trainer = make_trainer(model, tmp_path, callback)
+    trainer.train()
+    assert distance(model, expected) == 0
+    assert distance(model, plain_loop(lambda *_: None)) > 1e-3  # the pull mattered
+    loaded = callback.memory
+    trainer.train()  # the weights have moved, and the memory stays
+    assert callback.memory is loaded
+    chosen = EWCCallback(str(directory), strength=7.0)
+    make_trainer(tiny_gpt2(), tmp_path, chosen, max_steps=1).train()
+    assert chosen.memory.strength == 7.0
+
+
+def test_a_directory_of_another_model_is_refused_before_the_first_step(
+    directory: Path, tmp_path: Path
+) -> None:
+    model = tiny_gpt2()
+    with torch.no_grad():
+        model.transformer.wpe.weight[0, 0] += 1
+    trainer = make_trainer(model, tmp_path, EWCCallback(directory))
+    with pytest.raises(ValueError, match=r"and this model is .* with other weights"):
+        trainer.train()
+    assert trainer.state.global_step == 0
+    with pytest.raises(FileNotFoundError, match="there is no"):
+        EWCCallback(tmp_path / "nothing")
+    with pytest.raises(ValueError, match="are for a directory"):
+        EWCCallback(memory_of(model), budget=0.1)
+
+
+def test_a_run_with_a_directory_is_resumed(directory: Path, tmp_path: Path) -> None:
+    save = {"save_strategy": "steps", "save_steps": 3}
+    whole = tiny_gpt2()
+    make_trainer(whole, tmp_path, EWCCallback(directory, strength=30.0), **save).train()
+    second = tiny_gpt2()
+    nn.init.zeros_(second.lm_head.weight)
+    callback = EWCCallback(directory)
+    trainer = make_trainer(second, tmp_path, callback, **save)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert distance(second, whole) == 0
+    assert callback.memory.strength == 30.0
+
+
+@pytest.mark.parametrize("curvature", ["diagonal", "kronecker"])
+def test_the_log_has_the_strength_and_the_rise(curvature: Any, tmp_path: Path) -> None:
+    class After(TrainerCallback):
+        """What a callback is told that comes later, such as one of TensorBoard."""
+
+        def __init__(self) -> None:
+            self.logs: list[dict[str, float]] = []
+
+        def on_log(self, *args: Any, logs: dict[str, float], **kwargs: Any) -> None:
+            self.logs.append(dict(logs))
+
+    class Measured(After):
+        """The memory after each step, before anything is logged."""
+
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            names = ("strength", "estimated_rise", "allowed_rise")
+            values = (memory.strength, memory.estimated_rise(), memory.allowed_rise())
+            self.logs.append(dict(zip((f"ewc_{name}" for name in names), values, strict=True)))
+
+        def on_log(self, *args: Any, **kwargs: Any) -> None:
+            pass
+
+    model = tiny_gpt2()
+    memory = EWC(model, curvature=curvature, budget=0.001)
+    memory.consolidate([{"input_ids": OLD, "labels": OLD}], task="old", kind="empirical")
+    measured, after = Measured(), After()
+    fixed = EWC(model, strength=2.0)
+    fixed.anchor(1.0)
+    callbacks = [measured, EWCCallback(memory), EWCCallback(fixed, name="l2"), after]
+    trainer = make_trainer(model, tmp_path, *callbacks, logging_steps=1)
+    trainer.train()
+    history = [row for row in trainer.state.log_history if "loss" in row]
+    assert len(history) == STEPS
+    for row, told, expected in zip(history, after.logs, measured.logs, strict=False):
+        assert expected.items() <= row.items()
+        assert expected.items() <= told.items()
+        assert row["ewc_l2_strength"] == 2.0
+        assert row["ewc_l2_estimated_rise"] > 0
+        assert "ewc_l2_allowed_rise" not in row  # it is infinite
+    assert history[-1]["ewc_estimated_rise"] > 0
+    assert not any("ewc_strength" in row for row in trainer.state.log_history[STEPS:])
+
+
+@pytest.mark.parametrize("curvature", ["diagonal"])
+def test_a_directory_and_a_model_with_adapters(curvature: Any, tmp_path: Path) -> None:
+    memory = EWC(tiny_gpt2(), strength=1e6, curvature=curvature)
+    memory.consolidate([{"input_ids": OLD, "labels": OLD}], task="old", kind="empirical")
+    memory.save_pretrained(tmp_path / "memory")
+    rises = []
+    for strength in (0.0, 1e6):
+        model = gpt2_with_lora(start=True).float()
+        callback = EWCCallback(tmp_path / "memory", strength=strength)
+        make_trainer(model, tmp_path, callback).train()
+        assert isinstance(callback.memory, LoraEWC)
+        rises.append(callback.memory.estimated_rise())
+    assert 0 < rises[1] < 0.5 * rises[0]
+    callback.memory.save_pretrained(tmp_path / "adapted")
+    with pytest.raises(ValueError, match="with other weights"):  # those of the base model
+        LoraEWC.from_pretrained(tmp_path / "adapted", model)

@@ -282,6 +282,24 @@ def test_what_works_with_a_peft_config_in_the_words_of_that_error(tmp_path: Path
     assert memory.estimated_rise() < 0.5 * rise_of(memory, free)
 
 
+@pytest.mark.parametrize("peft_config", [None, LORA])
+def test_a_directory_where_the_trainer_makes_the_model_itself(
+    tmp_path: Path, peft_config: LoraConfig | None
+) -> None:
+    model = tiny_gpt2()
+    memory_of(model).save_pretrained(tmp_path / "memory")
+    model.save_pretrained(tmp_path / "model")
+    rises = []
+    for strength in (0.0, 1e6):
+        callback = EWCCallback(tmp_path / "memory", strength=strength)
+        name: Any = str(tmp_path / "model")
+        trainer = make_trainer(name, tmp_path, callback, peft_config=peft_config)
+        trainer.train()
+        assert isinstance(callback.memory, LoraEWC) == (peft_config is not None)
+        rises.append(callback.memory.estimated_rise())
+    assert 0 < rises[1] < 0.5 * rises[0]
+
+
 def rise_of(memory: LoraEWC, other: nn.Module) -> float:
     """The rise that the memory would estimate for the weights of another model."""
     model = memory._parameters.model
