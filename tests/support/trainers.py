@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from ewc import EWC
+from ewc.memory import Curvature
 from ewc.step_size import How
 
 # Two of the six steps are clipped, so that the scale of the gradients matters.
@@ -42,9 +43,9 @@ def tiny_gpt2(dropout: float = 0.0) -> GPT2LMHeadModel:
     return model
 
 
-def memory_of(model: nn.Module) -> EWC:
+def memory_of(model: nn.Module, curvature: Curvature = "diagonal") -> EWC:
     """Return a memory of the old text at the model's present weights."""
-    memory = EWC(model, strength=1000.0)
+    memory = EWC(model, strength=1000.0, curvature=curvature)
     memory.consolidate([{"input_ids": OLD, "labels": OLD}], task="old", kind="empirical")
     return memory
 
@@ -73,7 +74,7 @@ def batches() -> DataLoader:
 
 
 def plain_loop(
-    attach: Callable[[nn.Module, Optimizer], object],
+    attach: Callable[[nn.Module, Optimizer], Callable[[], None] | None],
     *,
     model: GPT2LMHeadModel | None = None,
     context: Callable[[], AbstractContextManager[object]] = nullcontext,
@@ -82,14 +83,15 @@ def plain_loop(
     """Train on the new text without any trainer, and return the model.
 
     Args:
-        attach: what to do with the model and the optimizer before training.
+        attach: what to do with the model and the optimizer before training; it may return what to
+            do at the end.
         model: the model to train, `tiny_gpt2()` by default.
         context: entered around each forward pass.
         fused: whether the optimizer is the fused one, which rounds differently.
     """
     model = (model or tiny_gpt2()).train()
     optimizer, schedule = adamw(model, fused)
-    attach(model, optimizer)
+    at_end = attach(model, optimizer)
     for number, batch in enumerate(batches(), start=1):
         with context():
             loss = model(**batch, num_items_in_batch=TOKENS).loss
@@ -99,12 +101,16 @@ def plain_loop(
             optimizer.step()
             schedule.step()
             optimizer.zero_grad()
+    if at_end is not None:
+        at_end()
     return model
 
 
-def with_memory(how: How = "proximal") -> Callable[[nn.Module, Optimizer], object]:
-    """Return a function for `plain_loop` that attaches a memory of the old text."""
-    return lambda model, optimizer: memory_of(model).attach(optimizer, how=how)
+def with_memory(
+    how: How = "proximal", curvature: Curvature = "diagonal"
+) -> Callable[[nn.Module, Optimizer], Callable[[], None]]:
+    """Return a function for `plain_loop` that attaches a memory of the old text, until the end."""
+    return lambda model, optimizer: memory_of(model, curvature).attach(optimizer, how=how).remove
 
 
 def distance(one: nn.Module, other: nn.Module) -> float:

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -63,23 +64,27 @@ class Run:
 BATCHES = STEPS * ACCUMULATED
 
 
-def test_the_weights_are_those_of_a_plain_loop() -> None:
+@pytest.mark.parametrize("curvature", ["diagonal", "kronecker"])
+def test_the_weights_are_those_of_a_plain_loop(curvature: Any) -> None:
     net = tiny_gpt2()
-    Run(net, memory_of(net)).train(0, BATCHES)
-    assert distance(net, plain_loop(with_memory())) < 1e-5
+    memory = memory_of(net, curvature)
+    Run(net, memory).train(0, BATCHES)
+    memory.settle()
+    assert distance(net, plain_loop(with_memory(curvature=curvature))) < 1e-5
     assert distance(net, plain_loop(lambda *_: None)) > 1e-3  # the pull mattered
 
 
-def test_the_memory_is_saved_and_loaded_with_the_state(tmp_path: Path) -> None:
+@pytest.mark.parametrize("curvature", ["diagonal", "kronecker"])
+def test_the_memory_is_saved_and_loaded_with_the_state(curvature: Any, tmp_path: Path) -> None:
     net = tiny_gpt2()
-    run = Run(net, memory_of(net))
+    run = Run(net, memory_of(net, curvature))
     run.train(0, BATCHES // 2)
     run.accelerator.save_state(str(tmp_path))
     run.train(BATCHES // 2, BATCHES)
 
     again = tiny_gpt2()
     nn.init.zeros_(again.lm_head.weight)
-    memory = EWC(again, strength=1.0)
+    memory = EWC(again, strength=1.0, curvature=curvature)
     resumed = Run(again, memory)
     resumed.accelerator.load_state(str(tmp_path))
     assert (memory.tasks, memory.strength) == (("old",), 1000.0)

@@ -97,39 +97,45 @@ def no_advice() -> Iterator[None]:
         yield
 
 
+@pytest.mark.parametrize("curvature", ["diagonal", "kronecker"])
 @pytest.mark.parametrize("how", ["proximal", "gradient"])
-def test_the_weights_are_those_of_a_plain_loop(how: Any) -> None:
+def test_the_weights_are_those_of_a_plain_loop(how: Any, curvature: Any) -> None:
     module = Tuning()
-    make_trainer(EWCCallback(memory_of(module.net), how=how)).fit(module, batches())
-    assert distance(module.net, plain_loop(with_memory(how))) < 1e-5
+    make_trainer(EWCCallback(memory_of(module.net, curvature), how=how)).fit(module, batches())
+    assert distance(module.net, plain_loop(with_memory(how, curvature))) < 1e-5
     assert distance(module.net, plain_loop(lambda *_: None)) > 1e-3  # the pull mattered
 
 
-def test_the_same_in_bfloat16() -> None:
+@pytest.mark.parametrize("curvature", ["diagonal", "kronecker"])
+def test_the_same_in_bfloat16(curvature: Any) -> None:
     module = Tuning(fused=False)  # else Lightning does not clip in mixed precision
-    callback = EWCCallback(memory_of(module.net))
+    callback = EWCCallback(memory_of(module.net, curvature))
     make_trainer(callback, precision="bf16-mixed").fit(module, batches())
     autocast = partial(torch.autocast, "cpu", torch.bfloat16)
-    reference = plain_loop(with_memory(), context=autocast, fused=False)
+    attach = with_memory(curvature=curvature)
+    reference = plain_loop(attach, context=autocast, fused=False)
     assert distance(module.net, reference) < 1e-5
 
 
-def test_an_interrupted_run_ends_where_the_uninterrupted_one_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("curvature", ["diagonal", "kronecker"])
+def test_an_interrupted_run_ends_where_the_uninterrupted_one_does(
+    curvature: Any, tmp_path: Path
+) -> None:
     half = DataLoader(ROWS[: len(ROWS) // 2], batch_size=BATCH)  # two epochs of it
     whole = Tuning()
     epochs = {"max_steps": -1, "max_epochs": 2}
-    make_trainer(EWCCallback(memory_of(whole.net)), **epochs).fit(whole, half)
+    make_trainer(EWCCallback(memory_of(whole.net, curvature)), **epochs).fit(whole, half)
 
     first = Tuning()
     saving = ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1)
-    callbacks = [EWCCallback(memory_of(first.net)), saving]
+    callbacks = [EWCCallback(memory_of(first.net, curvature)), saving]
     once = epochs | {"max_epochs": 1, "enable_checkpointing": True}
     make_trainer(*callbacks, **once).fit(first, half)
     assert distance(first.net, whole.net) > 1e-3
 
     second = Tuning()
     nn.init.zeros_(second.net.lm_head.weight)
-    memory = EWC(second.net, strength=1.0)
+    memory = EWC(second.net, strength=1.0, curvature=curvature)
     trainer = make_trainer(EWCCallback(memory), **epochs)
     trainer.fit(second, half, ckpt_path=tmp_path / "epoch=0.ckpt")
     assert distance(second.net, whole.net) == 0

@@ -87,11 +87,12 @@ class CountPulls(TrainerCallback):
         self.steps += 1
 
 
+@pytest.mark.parametrize("curvature", ["diagonal", "kronecker"])
 @pytest.mark.parametrize("how", ["proximal", "gradient"])
-def test_the_weights_are_those_of_a_plain_loop(how: Any, tmp_path: Path) -> None:
+def test_the_weights_are_those_of_a_plain_loop(how: Any, curvature: Any, tmp_path: Path) -> None:
     model = tiny_gpt2()
-    make_trainer(model, tmp_path, EWCCallback(memory_of(model), how=how)).train()
-    assert distance(model, plain_loop(with_memory(how))) < 1e-5
+    make_trainer(model, tmp_path, EWCCallback(memory_of(model, curvature), how=how)).train()
+    assert distance(model, plain_loop(with_memory(how, curvature))) < 1e-5
     assert distance(model, plain_loop(lambda *_: None)) > 1e-3  # the pull mattered
 
 
@@ -104,26 +105,32 @@ def test_the_weights_are_those_of_a_plain_loop(how: Any, tmp_path: Path) -> None
     ],
     ids=lambda settings: next(iter(settings)),
 )
-def test_the_same_with(settings: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("curvature", ["diagonal", "kronecker"])
+def test_the_same_with(settings: dict[str, Any], curvature: Any, tmp_path: Path) -> None:
     model = tiny_gpt2()
-    make_trainer(model, tmp_path, EWCCallback(memory_of(model)), **settings).train()
+    make_trainer(model, tmp_path, EWCCallback(memory_of(model, curvature)), **settings).train()
     autocast = partial(torch.autocast, "cpu", torch.bfloat16, enabled="bf16" in settings)
-    assert distance(model, plain_loop(with_memory(), context=autocast)) < 1e-5
+    reference = plain_loop(with_memory(curvature=curvature), context=autocast)
+    assert distance(model, reference) < 1e-5
 
 
-def test_an_interrupted_run_ends_where_the_uninterrupted_one_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("curvature", ["diagonal", "kronecker"])
+def test_an_interrupted_run_ends_where_the_uninterrupted_one_does(
+    curvature: Any, tmp_path: Path
+) -> None:
     save = {"save_strategy": "steps", "save_steps": 3}
     whole = tiny_gpt2(dropout=0.1)
-    make_trainer(whole, tmp_path / "whole", EWCCallback(memory_of(whole)), **save).train()
+    memory = memory_of(whole, curvature)
+    make_trainer(whole, tmp_path / "whole", EWCCallback(memory), **save).train()
 
     first = tiny_gpt2(dropout=0.1)
-    stopped = [EWCCallback(memory_of(first)), StopAt(3)]
+    stopped = [EWCCallback(memory_of(first, curvature)), StopAt(3)]
     make_trainer(first, tmp_path / "parts", *stopped, **save).train()
     assert distance(first, whole) > 1e-3
 
     second = tiny_gpt2(dropout=0.1)
     nn.init.zeros_(second.lm_head.weight)
-    memory = EWC(second, strength=1.0)
+    memory = EWC(second, strength=1.0, curvature=curvature)
     trainer = make_trainer(second, tmp_path / "parts", EWCCallback(memory), **save)
     trainer.train(resume_from_checkpoint=True)
     assert distance(second, whole) == 0

@@ -77,12 +77,13 @@ def make_trainer(
     )
 
 
-def test_the_weights_are_those_of_a_plain_loop(tmp_path: Path) -> None:
+@pytest.mark.parametrize("curvature", ["diagonal", "kronecker"])
+def test_the_weights_are_those_of_a_plain_loop(curvature: Any, tmp_path: Path) -> None:
     model = tiny_gpt2()
-    memory = memory_of(model)
+    memory = memory_of(model, curvature)
     callback = EWCCallback(memory, consolidate={"task": "new", "kind": "sampled"})
     make_trainer(model, tmp_path, callback).train()
-    assert distance(model, plain_loop(with_memory())) < 1e-5
+    assert distance(model, plain_loop(with_memory(curvature=curvature))) < 1e-5
     assert distance(model, plain_loop(lambda *_: None)) > 1e-3  # the pull mattered
     assert memory.tasks == ("old", "new")
 
