@@ -20,7 +20,8 @@ class EWCCallback(Callback):
     """Lets a memory pull on the weights while a `Trainer` trains.
 
     The memory is attached when training begins and detached when it ends. It is part of every
-    checkpoint and restored by `fit(..., ckpt_path=...)`.
+    checkpoint and restored by `fit(..., ckpt_path=...)`. The trainer logs its strength, and the
+    estimated and the allowed rise of the loss of what is remembered.
 
     Args:
         memory: the memory, made of the `LightningModule` or of a module inside of it. Its model is
@@ -92,6 +93,14 @@ class EWCCallback(Callback):
         """Try on the first batch what is to be done at the end."""
         if batch is not None:
             self._inside.try_out(batch, trainer.train_dataloader)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Log the strength and the rise of what is remembered, as often as the trainer logs."""
+        every = cast(Any, trainer).log_every_n_steps  # there, but not declared
+        if every and trainer.global_step % every == 0:
+            pl_module.log_dict(self._inside.values())
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Detach the memory, and consolidate if that was asked for."""

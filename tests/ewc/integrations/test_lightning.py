@@ -12,11 +12,13 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from support.trainers import (
     ACCUMULATED,
     BATCH,
     CLIP,
+    OLD,
     ROWS,
     STEPS,
     TOKENS,
@@ -140,6 +142,47 @@ def test_an_interrupted_run_ends_where_the_uninterrupted_one_does(
     trainer.fit(second, half, ckpt_path=tmp_path / "epoch=0.ckpt")
     assert distance(second.net, whole.net) == 0
     assert (memory.tasks, memory.strength) == (("old",), 1000.0)
+
+
+class Told(Logger):
+    """Keeps what it is told of the memory."""
+
+    name, version = "told", 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: dict[int, dict[str, float]] = {}
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        found = {name: value for name, value in metrics.items() if name.startswith("ewc")}
+        if found:
+            assert step is not None
+            self.rows[step] = found
+
+
+def test_the_log_has_the_strength_and_the_rise() -> None:
+    module, told, measured = Tuning(), Told(), {}
+    memory = EWC(module.net, curvature="kronecker", budget=0.001)
+    memory.consolidate([{"input_ids": OLD, "labels": OLD}], task="old", kind="empirical")
+
+    class Measure(Callback):
+        def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+            measured[trainer.global_step] = (
+                memory.strength,
+                memory.estimated_rise(),
+                memory.allowed_rise(),
+            )
+
+    trainer = make_trainer(EWCCallback(memory), Measure(), logger=told, log_every_n_steps=2)
+    trainer.fit(module, batches())
+    assert len(told.rows) == STEPS // 2
+    for step, row in told.rows.items():
+        names = ("ewc_strength", "ewc_estimated_rise", "ewc_allowed_rise")
+        assert [row[name] for name in names] == pytest.approx(measured[step + 1], rel=1e-6)
+        assert row["ewc_estimated_rise"] > 0
 
 
 def test_the_memory_in_a_checkpoint_is_tensors_only(tmp_path: Path) -> None:
