@@ -383,7 +383,7 @@ class EWC:
             fisher = self._fisher(as_batches(data, options.pop("collate")), options)
         every = diagonals_of(fisher)
         if isinstance(fisher, KroneckerFisher):
-            layers, diagonal = layers_of(fisher, floor, normalize)
+            layers, diagonal = self._layers_of(fisher, floor, normalize)
         else:
             layers, diagonal = {}, shaped(fisher, floor=floor, normalize=normalize)
         warn_if_zero(every, self._wells.total.diagonals() if self.decay > 0 else {})
@@ -865,6 +865,12 @@ class EWC:
             if self.curvature == "kronecker":
                 return fisher_kronecker(self._parameters.model, watched, **options)
             return fisher_diagonal(self._parameters.model, watched, **options)
+
+    def _layers_of(
+        self, fisher: KroneckerFisher, floor: float, normalize: float | None
+    ) -> tuple[Mapping[str, Layer], dict[str, Tensor]]:
+        """Return the precision of a task: its layers, and the diagonal of other parameters."""
+        return layers_of(fisher, floor, normalize)
 
     def _ready_factors(
         self,

@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from ewc.curvature.adapters import AdapterLayer
 from ewc.curvature.kronecker import Factor, Layer
 from ewc.curvature.tasks import TaskWells
 from ewc.curvature.wells import Well
@@ -298,12 +299,14 @@ def _parts(factor: Factor) -> tuple[Tensor, Tensor | None]:
 
 def _layer_values(well: Well) -> dict[str, dict[str, Any]]:
     """Return the plain values of all layers, by name."""
-    fields = ("tasks", "ridge", "bias", "inputs_first", "positions")
-    return {
-        name: {field: getattr(layer, field) for field in fields}
-        | {"rests": [layer.inputs.rest, layer.outputs.rest]}
-        for name, layer in well.layers.items()
-    }
+    found = {}
+    for name, layer in well.layers.items():
+        names = ("tasks", "ridge", "bias", "inputs_first", "positions")
+        if isinstance(layer, AdapterLayer):
+            names += ("scaling", "at_zero")
+        found[name] = {each: getattr(layer, each) for each in names}
+        found[name]["rests"] = [layer.inputs.rest, layer.outputs.rest]
+    return found
 
 
 def _unpack_well(
@@ -312,7 +315,7 @@ def _unpack_well(
     offset: float,
     layers: Mapping[str, Mapping[str, Any]],
 ) -> Well:
-    fields: dict[str, dict[str, Tensor]] = {
+    by_field: dict[str, dict[str, Tensor]] = {
         field: {
             key.removeprefix(start): tensor.clone()
             for key, tensor in state.items()
@@ -321,7 +324,7 @@ def _unpack_well(
         for field in (*FIELDS, *LAYER_FIELDS)
         for start in [f"{prefix}.{field}."]
     }
-    a, a_values, g, g_values = (fields.pop(field) for field in LAYER_FIELDS)
+    a, a_values, g, g_values = (by_field.pop(field) for field in LAYER_FIELDS)
     if not (a.keys() == g.keys() == layers.keys() and a_values.keys() == g_values.keys()):
         raise ValueError("the state is incomplete: expected two factors for each layer")
     made = {}
@@ -330,8 +333,9 @@ def _unpack_well(
         inputs = Factor(a[name], a_values.get(name), rest[0])
         outputs = Factor(g[name], g_values.get(name), rest[1])
         plain = {field: value for field, value in own.items() if field != "rests"}
-        made[name] = Layer(inputs, outputs, **plain)
-    return Well(offset=offset, layers=made, **fields)
+        kind = AdapterLayer if "scaling" in own else Layer
+        made[name] = kind(inputs, outputs, **plain)
+    return Well(offset=offset, layers=made, **by_field)
 
 
 def _check_shapes(well: Well, parameters: Mapping[str, Tensor]) -> None:
@@ -518,7 +522,7 @@ def _restore(state: dict[str, Tensor], matrix: str, values: str, rest: float) ->
         rounded = Factor(vectors.double(), eigenvalues.double(), rest).full()
         again = Factor(rounded).decomposed(vectors.shape[1])
         assert again.values is not None
-        state[matrix] = again.matrix.to(vectors.dtype)
+        state[matrix] = again.matrix.to(eigenvalues.dtype)  # which were not rounded
         state[values] = again.values.to(eigenvalues.dtype)
 
 

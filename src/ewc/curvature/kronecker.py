@@ -14,6 +14,7 @@ the mean of their eigenvalues, so that the factors of a wide layer are no larger
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -121,6 +122,8 @@ class Layer:
         positions: how many positions a sample has on average.
     """
 
+    SUMS: ClassVar[tuple[str, ...]] = ("tasks", "ridge")  # what is a sum over tasks, as A and G
+
     inputs: Factor
     outputs: Factor
     tasks: float = 1.0
@@ -176,12 +179,15 @@ class Layer:
         both = (self.outputs.diagonal() / self.tasks).unsqueeze(1) * self.inputs.diagonal()
         return self.split(name, both + self.ridge)
 
-    def joined(self, name: str, tensors: Mapping[str, Tensor]) -> Tensor:
+    def joined(
+        self, name: str, tensors: Mapping[str, Tensor], anchor: Mapping[str, Tensor]
+    ) -> Tensor:
         """Return the weight and its bias as one matrix (outputs, inputs), in the layer's dtype.
 
         Args:
             name: that of the weight.
             tensors: the weight and the bias by name, or what has their shapes.
+            anchor: their anchors, which matter where the energy is no function of distances alone.
         """
         weight = tensors[name]
         matrix = (weight.t() if self.inputs_first else weight.flatten(1)).to(self.dtype)
@@ -286,8 +292,7 @@ def added(a: Layer, b: Layer) -> Layer:
         b,
         inputs=Factor(a.inputs.full() + b.inputs.full()),
         outputs=Factor(a.outputs.full() + b.outputs.full()),
-        tasks=a.tasks + b.tasks,
-        ridge=a.ridge + b.ridge,
+        **{name: getattr(a, name) + getattr(b, name) for name in b.SUMS},
     )
 
 
@@ -297,8 +302,7 @@ def faded(layer: Layer, decay: float) -> Layer:
         layer,
         inputs=layer.inputs.scaled(decay),
         outputs=layer.outputs.scaled(decay),
-        tasks=layer.tasks * decay,
-        ridge=layer.ridge * decay,
+        **{name: getattr(layer, name) * decay for name in layer.SUMS},
     )
 
 

@@ -18,6 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ewc.curvature.adapters import AdapterLayer
 from ewc.curvature.kronecker import Layer, layer_diagonals, merged_layers
 from ewc.distributed.shards import (
     all_true,
@@ -66,7 +67,8 @@ class Well:
         """Return θ − anchor of a layer, the weight and its bias in one matrix."""
         layer = self.layers[name]
         own = (name,) if layer.bias is None else (name, layer.bias)
-        return layer.joined(name, {each: self.distance(each, parameters[each]) for each in own})
+        distances = {each: self.distance(each, parameters[each]) for each in own}
+        return layer.joined(name, distances, self.anchor)
 
     def decomposed(self) -> "Well":
         """Return the well with the eigenvectors of its layers, which the pull needs."""
@@ -169,11 +171,14 @@ def energy_at_zero(well: Well, parameters: Mapping[str, Tensor]) -> float:
         well: the well.
         parameters: those that it was made for, which say how it is sharded.
     """
-    bare = replace(well, offset=0.0)
+    adapters = {n: one for n, one in well.layers.items() if isinstance(one, AdapterLayer)}
+    plain = {name: layer for name, layer in well.layers.items() if name not in adapters}
+    bare = replace(well, offset=0.0, layers=plain)
     biases = {name: layer.bias for name, layer in well.layers.items() if layer.bias is not None}
     groups = ((name, biases[name]) if name in biases else (name,) for name in parameters)
     zeros = ({name: torch.zeros_like(parameters[name]) for name in group} for group in groups)
-    return math.fsum(float(energy(bare, zero)) for zero in zeros) + well.offset
+    of_weights = [layer.at_zero for layer in adapters.values()]
+    return math.fsum([*of_weights, *(float(energy(bare, zero)) for zero in zeros)]) + well.offset
 
 
 Center = Literal["latest", "each"]

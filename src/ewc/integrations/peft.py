@@ -9,28 +9,48 @@ themselves.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ewc.curvature.adapters import AdapterLayer
+from ewc.curvature.kronecker import Layer
+from ewc.curvature.wells import Well, fitted
 from ewc.diagnostics import Statistics
 from ewc.distributed.ranks import ProcessGroup
 from ewc.distributed.shards import is_sharded
-from ewc.memory import EWC
+from ewc.fisher import KroneckerFisher
+from ewc.integrations.peft_factors import (
+    Adapter,
+    AdapterFactors,
+    AdapterParameters,
+    adapters_of,
+    fisher_of_adapters,
+)
+from ewc.memory import EWC, Curvature
 from ewc.parameters import (
     ModelParameters,
     ParameterSelection,
     at_least_float32,
     named_parameters,
 )
+from ewc.pretrained import fingerprint_of
 from ewc.pull import Pull
 from ewc.step_size import How
-from ewc.storage import StoredTensors, saved_shapes
+from ewc.storage import (
+    Rename,
+    StoredTensors,
+    curvature_of,
+    keeps_tasks,
+    load_state,
+    saved_shapes,
+    unpack,
+)
 
 try:
     from peft.tuners.lora.layer import Linear, LoraLayer
@@ -39,6 +59,7 @@ except ImportError as error:  # pragma: no cover
         "ewc.integrations.peft needs the extra 'peft': pip install 'ewc[peft]'"
     ) from error
 
+UNREAD = "quantized ones are for LoraEWC(model, curvature='kronecker'), which does not read them"
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -128,11 +149,17 @@ class LoraEWC(EWC):
     name of its base weight, and takes two elements per base weight. Trainable parameters that are
     no factors, such as a head in `modules_to_save`, are remembered as by `ewc.EWC`.
 
-    The LoRA layers must be linear ones (`nn.Linear` or the `Conv1D` of GPT-2) in float16, bfloat16,
-    float32 or float64, with one active adapter that is not merged. DoRA and other variants,
-    embeddings, convolutions, quantized and sharded weights are refused.
+    With `curvature="kronecker"` the memory has the factors of each layer's inputs and of the
+    gradients at its outputs. The penalty of ΔW goes through them to A and B, and no matrix of the
+    size of W is formed. W₀ is never read, so it may be quantized. In the memory, a layer then has
+    the names of its A and B.
 
-    Arguments and methods are those of `ewc.EWC`, but `attach` pulls through the gradient.
+    The LoRA layers must be linear ones (`nn.Linear` or the `Conv1D` of GPT-2), with one active
+    adapter that is not merged; with a diagonal in float16, bfloat16, float32 or float64. DoRA and
+    other variants, embeddings, convolutions and sharded weights are refused.
+
+    Arguments and methods are those of `ewc.EWC`, but `attach` pulls through the gradient. A memory
+    of the model before it had adapters is loaded for them.
 
     Example:
         >>> from peft import LoraConfig, get_peft_model
@@ -152,46 +179,151 @@ class LoraEWC(EWC):
         strength: float | None = None,
         budget: float | Literal["auto"] | None = None,
         decay: float = 1.0,
+        curvature: Curvature = "diagonal",
         parameters: ParameterSelection = None,
         keep_tasks: bool | str | torch.device = False,
         statistics: Statistics = "hold",
         process_group: ProcessGroup = None,
     ) -> None:
+        kind = LoraParameters if curvature == "diagonal" else AdapterParameters
         super().__init__(
             model,
             strength=strength,
             budget=budget,
             decay=decay,
-            parameters=LoraParameters(model, parameters),
+            curvature=curvature,
+            parameters=kind(model, parameters),
             keep_tasks=keep_tasks,
             statistics=statistics,
             process_group=process_group,
         )
 
     @classmethod
-    def _from_stored(cls, stored: StoredTensors, model: nn.Module, **options: Any) -> Self:
+    def _from_stored(
+        cls,
+        stored: StoredTensors,
+        model: nn.Module,
+        *,
+        rename: Rename | None = None,
+        **options: Any,
+    ) -> Self:
         """Return the memory in a file, which may be of the model before it had adapters."""
-        if options.get("rename") is None:
+        in_file = saved_shapes(stored, rename)
+        if rename is None:
             names = adapted_names(model)
-            renamed = {name: names[name] for name in saved_shapes(stored, None) if name in names}
-            options = {**options, "rename": renamed}
-        return super()._from_stored(stored, model, **options)
+            rename = {name: names[name] for name in in_file if name in names}
+            in_file = saved_shapes(stored, rename)
+        of_base = curvature_of(stored.tensors) == "kronecker" and not _of_factors(in_file)
+        if not of_base:
+            return super()._from_stored(stored, model, rename=rename, **options)
+        return cls._of_base(stored, model, rename, **options)
+
+    @classmethod
+    def _of_base(
+        cls,
+        stored: StoredTensors,
+        model: nn.Module,
+        rename: Rename,
+        *,
+        keep_tasks: bool | str | torch.device | None = None,
+        grow: bool = False,
+        strength: float | None = None,
+        budget: float | Literal["auto"] | None = None,
+        **options: Any,
+    ) -> Self:
+        """Return the memory in a file of Kronecker factors of the base weights, for their adapters.
+
+        Base weights are not looked at if the file has anchors: they may be quantized.
+        """
+        if keep_tasks is None:
+            keep_tasks = keeps_tasks(stored.tensors)
+        made = cls(
+            model,
+            strength=strength,
+            budget=budget,
+            curvature="kronecker",
+            keep_tasks=keep_tasks,
+            **options,
+        )
+        own = made._parameters.selected()
+        adapters = {name: one for name, one in adapters_of(model).items() if name in own}
+        weights: dict[str, Tensor] = {**named_parameters(model)}
+        for name, shape in saved_shapes(stored, rename).items():
+            if shape is not None and (name not in weights or tuple(weights[name].shape) != shape):
+                weights[name] = torch.empty(shape)  # of a quantized weight, which is not read
+        state = load_state(stored, weights, rename=rename, grow=grow)
+        there = {name: torch.empty_like(weight, device="cpu") for name, weight in weights.items()}
+        wells, control, labels, _ = unpack(state, made._wells, there, "kronecker")
+        made._wells = replace(
+            wells,
+            total=adapted_well(wells.total, adapters, own),
+            kept={task: adapted_well(well, adapters, own) for task, well in wells.kept.items()},
+        ).leave_none_out()
+        if strength is None and budget is None:
+            made._strength.control = control
+        made._label_check.known = labels
+        made._consolidated_at = fingerprint_of(own.values())
+        made._replacement_check.remember(own)
+        made._hold_statistics()
+        return made
 
     @staticmethod
     def _weights_to_compare(
         model: nn.Module, shapes: Mapping[str, tuple[int, ...] | None]
     ) -> list[Tensor] | None:
         """Return W of this model, or W₀ where a file is of the model before it had adapters."""
-        names = adapted_names(model)
-        own = LoraParameters(model, None).all()
-        if shapes.keys() & names.keys():
-            shapes = {names.get(name, name): shape for name, shape in shapes.items()}
-            own = named_parameters(model)
+        names, own = adapted_names(model), named_parameters(model)
+        of_base = shapes.keys() & names.keys()
+        shapes = {names.get(name, name): shape for name, shape in shapes.items()}
+        weights: Mapping[str, Tensor] = own
+        if not of_base and not _of_factors(shapes):
+            weights = LoraParameters(model, None).all()
         same = all(
-            name in own and shape in (None, tuple(own[name].shape))
+            name in weights and shape in (None, tuple(weights[name].shape))
             for name, shape in shapes.items()
         )
-        return [own[name].detach() for name in shapes] if same else None
+        return [weights[name].detach() for name in shapes] if same else None
+
+    def _fisher(
+        self, batches: Iterable[Any], options: Mapping[str, Any], at_least: int = 1
+    ) -> dict[str, Tensor] | KroneckerFisher:
+        """Return the Fisher of what is protected, with factors that of the layers' inputs."""
+        if self.curvature == "diagonal":
+            return super()._fisher(batches, options, at_least)
+        return fisher_of_adapters(
+            self.model,
+            self._label_check.watch(batches, at_least),
+            self._parameters.selected(),
+            **{**options, "process_group": self.process_group},
+        )
+
+    def _layers_of(
+        self, fisher: KroneckerFisher, floor: float, normalize: float | None
+    ) -> tuple[Mapping[str, Layer], dict[str, Tensor]]:
+        """Return the precision of a task, with that of the adapters in their two matrices."""
+        layers, diagonal = super()._layers_of(fisher, floor, normalize)
+        found = dict(layers)
+        for name, one in adapters_of(self.model).items():
+            if one.weight not in layers:
+                continue
+            own, layer = fisher.factors[one.weight], found.pop(one.weight)
+            # What normalizing multiplied the Fisher by.
+            scale = float(layer.outputs.matrix.trace() / own.outputs.trace().clamp_min(1e-38))
+            at_zero = own.at_zero * scale if isinstance(own, AdapterFactors) else 0.0
+            found[name] = AdapterLayer.of_layer(layer, one.a, one.scaling, at_zero)
+        return found, diagonal
+
+    def _ready_factors(
+        self,
+        fisher: KroneckerFisher,
+        options: Mapping[str, Any],
+        selected: Mapping[str, Tensor],
+    ) -> KroneckerFisher:
+        """Refuse a Fisher that the user gave: a file of the base model is loaded in its place."""
+        raise ValueError(
+            "a LoraEWC takes no ready factors: save a memory of the base model with "
+            "save_pretrained(DIR), and load it with LoraEWC.from_pretrained(DIR, model)"
+        )
 
     def attach(self, optimizer: Optimizer, how: How = "gradient") -> Pull:
         """Pull on the factors at every `optimizer.step()` until `remove()` of the returned handle.
@@ -237,13 +369,61 @@ def lora_weights(model: nn.Module) -> dict[str, LoraWeight]:
     return weights
 
 
+def adapted_well(
+    well: Well, adapters: Mapping[str, Adapter], selected: Mapping[str, Tensor]
+) -> Well:
+    """Return the well of a model's base weights as one of their adapters, around ΔW = 0.
+
+    What is not trained is left out. Raises if a base weight has no factors.
+
+    Args:
+        well: the well, with the names of the adapted model.
+        adapters: the adapted layers, by the names of their B.
+        selected: what is trained, by name.
+    """
+    layers: dict[str, Layer] = {n: one for n, one in well.layers.items() if n in selected}
+    anchor = {name: tensor for name, tensor in well.anchor.items() if name in selected}
+    for name, one in adapters.items():
+        if one.weight not in well.layers:
+            raise ValueError(
+                f"the memory of the base model has no Kronecker factors of {one.weight!r}, which "
+                "is adapted: leave it out of target_modules, or with parameters='!...'"
+            )
+        layer, b, a = well.layers[one.weight], selected[name], selected[one.a]
+        parts = (one.weight,) if layer.bias is None else (one.weight, layer.bias)
+        weight = {each: well.anchor[each] for each in parts}
+        if layer.bias is not None:
+            weight[layer.bias] = torch.zeros_like(weight[layer.bias])
+        at_zero = float(layer.decomposed().energy(layer.joined(one.weight, weight, {})))
+        made: Layer = AdapterLayer.of_layer(layer, one.a, one.scaling, at_zero)
+        if layer.inputs.values is not None:  # that of a task alone is not used as it is
+            made = made.decomposed()
+        layers[name] = made.fitted(name, selected)
+        anchor[name] = torch.zeros_like(b, dtype=at_least_float32(b.dtype))
+        anchor[one.a] = a.detach().to(at_least_float32(a.dtype), copy=True)
+    made_well = Well(
+        {name: tensor for name, tensor in well.precision.items() if name in selected},
+        anchor,
+        well.offset,
+        {name: tensor for name, tensor in well.remainder.items() if name in selected},
+        layers,
+    )
+    return fitted(made_well, selected)
+
+
+def _of_factors(names: Iterable[str]) -> bool:
+    """Whether these are names of the matrices of adapters, as a memory with factors has them."""
+    return any(".lora_B." in name for name in names)
+
+
 def adapted_names(model: nn.Module) -> dict[str, str]:
     """Return the name that each weight has now, by its name before `get_peft_model`.
 
     Of a module that is trained as a whole (`modules_to_save`), the copy that is trained.
     """
+    bases = [n for n, one in model.named_modules() if isinstance(one, LoraLayer)]
     found = {}
-    for name in named_parameters(model):
+    for name in (*named_parameters(model), *(f"{base}.base_layer.weight" for base in bases)):
         before = name.removeprefix("base_model.model.").replace(".base_layer.", ".")
         before = re.sub(r"\.modules_to_save\.[^.]+\.", ".", before)
         if before != name and not {"original_module", "lora_A", "lora_B"} & set(name.split(".")):
@@ -268,7 +448,9 @@ def _lora_weight(place: str, layer: Any, adapters: list[str]) -> LoraWeight:
     expected = f"expected LoRA layers of W = W₀ + s B A, but {place!r}"
     if type(layer) is not Linear:
         kind = f"{type(layer).__module__}.{type(layer).__name__}"
-        raise ValueError(f"{expected} is a {kind}: only linear layers in floating point are known")
+        raise ValueError(
+            f"{expected} is a {kind}: only linear layers in floating point are known; {UNREAD}"
+        )
     if len(adapters) > 1:
         raise ValueError(f"{expected} has several active adapters, {adapters}: activate one")
     if variant := layer.lora_variant.get(adapters[0]):
@@ -277,10 +459,12 @@ def _lora_weight(place: str, layer: Any, adapters: list[str]) -> LoraWeight:
         raise ValueError(f"{expected} has a merged adapter: call unmerge_adapter() first")
     if layer.disable_adapters:
         raise ValueError(f"{expected} has its adapters disabled: enable them first")
-    base = layer.get_base_layer().get_parameter("weight")
-    if base.dtype not in FLOATS or is_sharded(base):
-        how = "sharded" if is_sharded(base) else f"of dtype {base.dtype}"
-        raise ValueError(f"{expected} has a base weight that is {how}")
+    base = getattr(layer.get_base_layer(), "weight", None)
+    if not isinstance(base, nn.Parameter) or base.dtype not in FLOATS or is_sharded(base):
+        how = "no parameter" if not isinstance(base, nn.Parameter) else f"of dtype {base.dtype}"
+        if isinstance(base, nn.Parameter) and is_sharded(base):
+            how = "sharded"
+        raise ValueError(f"{expected} has a base weight that is {how}; {UNREAD}")
     a, b = (
         factors[adapters[0]].get_parameter("weight") for factors in (layer.lora_A, layer.lora_B)
     )

@@ -563,7 +563,7 @@ def test_the_log_has_the_strength_and_the_rise(curvature: Any, tmp_path: Path) -
     assert not any("ewc_strength" in row for row in trainer.state.log_history[STEPS:])
 
 
-@pytest.mark.parametrize("curvature", ["diagonal"])
+@pytest.mark.parametrize("curvature", ["diagonal", "kronecker"])
 def test_a_directory_and_a_model_with_adapters(curvature: Any, tmp_path: Path) -> None:
     memory = EWC(tiny_gpt2(), strength=1e6, curvature=curvature)
     memory.consolidate([{"input_ids": OLD, "labels": OLD}], task="old", kind="empirical")
