@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
@@ -168,8 +168,8 @@ def pack(
         "keep_tasks": wells.keep_tasks,
         "tasks": list(wells.tasks),
         "labels": sorted(labels),
-        "fingerprint": fingerprint,
         "bottoms": [wells.total.offset, *(well.offset for well in wells.kept.values())],
+        "fingerprint": fingerprint,
     }
     state |= {FORCE + name: held.force.clone() for name, held in forces.layers.items()}
     state["values"] = _as_bytes(values)
@@ -301,9 +301,9 @@ def _layer_values(well: Well) -> dict[str, dict[str, Any]]:
     """Return the plain values of all layers, by name."""
     found = {}
     for name, layer in well.layers.items():
-        names = ("tasks", "ridge", "bias", "inputs_first", "positions")
+        names = ["tasks", "ridge", "bias", "inputs_first", "positions"]
         if isinstance(layer, AdapterLayer):
-            names += ("scaling", "at_zero")
+            names += ["scaling", "at_zero"]
         found[name] = {each: getattr(layer, each) for each in names}
         found[name]["rests"] = [layer.inputs.rest, layer.outputs.rest]
     return found

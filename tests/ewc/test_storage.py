@@ -175,8 +175,12 @@ def test_the_names_in_a_state_stay_those_of_its_format() -> None:
     ]
     assert list(values) == [
         *("format", "strength", "budget", "decay", "curvature", "center", "layers", "forces"),
-        *("keep_tasks", "tasks", "labels", "bottoms"),
+        *("keep_tasks", "tasks", "labels", "bottoms", "fingerprint"),
     ]
+    del values["fingerprint"]  # as in states that were saved before there was one
+    older = torch.tensor(list(json.dumps(values).encode()), dtype=torch.uint8)
+    memory.load_state_dict(memory.state_dict() | {"values": older})
+    assert memory.tasks == ("task 1",)
 
 
 def test_a_state_of_another_format_is_refused_and_changes_nothing():

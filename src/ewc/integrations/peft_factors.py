@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ewc.distributed.ranks import find_processes
+from ewc.distributed.ranks import find_ranks
 from ewc.fisher import KroneckerFactors, KroneckerFisher, fisher_kronecker
 from ewc.fisher.batches import read_batches
 from ewc.fisher.diagonal import check_batch_norms
@@ -212,14 +212,14 @@ def fisher_of_adapters(
     batches = list(batches) if rest else batches  # they are read twice
     check_batch_norms(model)
     sums = {name: AdapterSums.zeros(one, selected[name]) for name, one in adapters.items()}
-    processes = find_processes(model, group)
+    ranks = find_ranks(model, group)
     samples = counted = 0
-    with preserved(model) as random_state, processes.failing_together():
+    with preserved(model) as random_state, ranks.failing_together():
         generator = options["generator"]
         if kind == "sampled":
             with random_state:
-                generator = processes.own_generator(generator)
-        most = processes.share(max_samples)
+                generator = ranks.own_generator(generator)
+        most = ranks.share(max_samples)
         for batch in read_batches(batches, model) if most != 0 else ():
             if most is not None and samples + batch.size > most:
                 batch = batch.take(0, most - samples)
@@ -252,15 +252,15 @@ def fisher_of_adapters(
             counted += count_positions(output, batch.targets, batch.mask, likelihood)
             if samples == most:
                 break
-    samples, counted = processes.sum(samples, counted)
+    samples, counted = ranks.sum(samples, counted)
     if samples == 0 or counted == 0:
         raise ValueError("batches is empty, or no position counts: expected at least one label")
     divisor = counted if positions == "mean" else samples
     factors: dict[str, KroneckerFactors] = {}
     for name, own in sums.items():
         for tensor in (own.inputs, own.gradients, own.outputs):
-            processes.sum_(tensor)
-        (rows,) = processes.sum(own.rows)
+            ranks.sum_(tensor)
+        (rows,) = ranks.sum(own.rows)
         inputs, gradients = own.inputs / max(rows, 1), own.gradients / divisor
         if not bool(inputs.sum().isfinite() & gradients.sum().isfinite()):
             raise ValueError(
