@@ -9,6 +9,7 @@ with the same file, bit for bit. No more than one part's text is in memory.
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,7 +70,11 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = made.add_argument
-    add("model", metavar="MODEL_DIR", help="a causal language model that save_pretrained wrote")
+    add(
+        "model",
+        metavar="MODEL_DIR",
+        help="a causal language model: a directory of save_pretrained, or a name on the Hub",
+    )
     source = made.add_mutually_exclusive_group(required=True)
     source.add_argument(
         "--text", nargs="+", type=Path, metavar="FILE", help="text files in UTF-8, of what it knows"
@@ -183,10 +188,13 @@ def make(options: argparse.Namespace) -> str:
 
 def load(options: argparse.Namespace) -> tuple[nn.Module, Any]:
     """Return the model, and its tokenizer if it has one."""
+    place = Path(options.model)
+    on_hub = re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", options.model)
+    if not place.is_dir() and not on_hub:
+        raise FileNotFoundError(f"there is no model directory {place}")
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     model: nn.Module = AutoModelForCausalLM.from_pretrained(options.model, dtype=options.dtype)
     model.to(device)
-    place = Path(options.model)
     try:  # a directory without one can give a tokenizer that knows no word
         if place.is_dir() and not any(place.glob("*token*")):
             raise FileNotFoundError(f"there is no tokenizer in {place}")

@@ -209,7 +209,7 @@ def test_errors_are_one_line(model: Path, tmp_path: Path, capsys: Any) -> None:
         (model, ["--own-text", "--length", 17, *out], "at most 16, all that the model can read"),
         (model, ["--own-text", "--sequences", 0, *out], "--sequences must be at least 1"),
         (bare, ["--text", tmp_path / "empty.txt", "--length", 8, *out], "expected a tokenizer in"),
-        (tmp_path / "nothing", ["--own-text", *out], "nothing"),
+        (tmp_path / "nothing", ["--own-text", *out], "there is no model directory"),
     ]
     for place, options, expected in cases:
         capsys.readouterr()
