@@ -18,7 +18,7 @@ LAYERS = {
         ("fisher",),
         ("curvature",),
         ("strength", "step_size", "pull"),
-        ("pretrained", "storage", "memory"),
+        ("storage", "memory"),
         ("checkpoint", "recognition", "perturbation", "importances", "integrations"),
         ("__init__",),
     ),

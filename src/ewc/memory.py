@@ -45,33 +45,31 @@ from ewc.parameters import (
     at_least_float32,
     named_parameters,
 )
-from ewc.pretrained import (
-    FILE,
-    Fingerprint,
-    fingerprint_of,
-    of_same_weights,
-    read_config,
-    refusal,
-    write_description,
-)
 from ewc.pull.hooks import Attachments, Pull
 from ewc.pull.kronecker import HeldForces, SettleInEval
 from ewc.step_size import How
 from ewc.storage import (
+    FILE,
+    Fingerprint,
     PrecisionType,
     Rename,
     StoredTensors,
     automatic_card,
     curvature_of,
     fingerprint_in,
+    fingerprint_of,
     keeps_tasks,
     load_state,
+    of_same_weights,
     pack,
     read_card,
+    read_config,
     read_tensors,
+    refusal,
     save_state,
     saved_shapes,
     unpack,
+    write_description,
 )
 from ewc.strength import Budget, FixedStrength, MemoryStrength
 

@@ -18,8 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ewc.curvature.adapters import AdapterLayer
-from ewc.curvature.kronecker import Layer, layer_diagonals, merged_layers
+from ewc.curvature.kronecker import AdapterLayer, Layer, layer_diagonals, merged_layers
 from ewc.distributed.shards import (
     all_true,
     assembled,

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ewc.fisher import KroneckerFactors, KroneckerFisher, fisher_diagonal, fisher_kronecker
 from ewc.fisher.likelihood import IGNORE
-from ewc.integrations.transformers_text import (
+from ewc.integrations.transformers import (
     Batch,
     Piece,
     check_length,
@@ -32,8 +32,14 @@ from ewc.integrations.transformers_text import (
     say,
 )
 from ewc.memory import EWC, Curvature
-from ewc.pretrained import CONFIG, fingerprint_of, read_config
-from ewc.storage import PrecisionType, read_tensors, write_tensors
+from ewc.storage import (
+    CONFIG,
+    PrecisionType,
+    fingerprint_of,
+    read_config,
+    read_tensors,
+    write_tensors,
+)
 
 try:
     from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -19,8 +19,8 @@ from transformers import PreTrainedTokenizerFast
 
 import ewc
 from ewc.integrations import transformers_command as command
+from ewc.integrations.transformers import joined, pieces_of, read_pieces
 from ewc.integrations.transformers_command import FisherSum, main
-from ewc.integrations.transformers_text import joined, pieces_of, read_pieces
 from ewc.storage import read_tensors
 
 SMALL = ["--sequences", "40", "--length", "8", "--batch-size", "3"]
