@@ -54,12 +54,6 @@ except ImportError as error:  # pragma: no cover
     raise ImportError(
         "ewc.integrations.peft needs the extra 'peft': pip install 'ewc[peft]'"
     ) from error
-try:
-    from peft.tuners.lora.layer import LoraLayer
-except ImportError as error:  # pragma: no cover
-    raise ImportError(
-        "ewc.integrations.peft needs the extra 'peft': pip install 'ewc[peft]'"
-    ) from error
 
 
 @dataclass(frozen=True)
