@@ -96,7 +96,7 @@ FAULTS = (
         "return len(output)\n    counted",
         "return output.numel()\n    counted",
     ),
-    Fault("checks", CHECKS, "bool(full.looks) or number", "number"),
+    Fault("checks", CHECKS, "self._within.get(key) != _outlines(full) or number", "number"),
     Fault("checks", CHECKS, "unruled=tuple(unruled)", "unruled=()"),
     Fault("checks", CHECKS, "if key in self._linear:", "if key:"),
     Fault("checks", CHECKS, "rounding**0.5 * size + terms", "rounding**0.5 * size + 0 * terms"),
@@ -137,6 +137,7 @@ FAULTS = (
     Fault("hooks", HOOKS, "else loss + state.penalty()", "else loss"),
     Fault("hooks", HOOKS, "a.well is b.well", "True"),
     Fault("proximal", "pull/proximal.py", "if half_pull_precision < STIFF:", "if False:"),
+    Fault("proximal", "pull/proximal.py", "torch._foreach_mul_(weights, share)", "pass"),
     # warnings, files, processes and the rest
     Fault("warnings", PULL_CHECKS, "(change * (1 - weight)).sum()", "(change * weight).sum()"),
     Fault("warnings", PULL_CHECKS, "precisions[name]) > limit", "precisions[name]) > 2 * limit"),
@@ -170,8 +171,8 @@ FAULTS = (
     Fault(
         "recognition",
         "recognition/forget_me_not.py",
-        "if is_new else 0",
-        "if is_new else self._wins",
+        "self._wins == self.config.wins",
+        "is_new",
     ),
     Fault(
         "recognition",
