@@ -180,36 +180,30 @@ class AsymmetricLearner(PermutedMnistLearner):
     STEEPER = 3.0
 
     def _begin_task(self) -> None:
-        if self.task == 0:
-            self.precision: dict[str, Tensor] = {}
-            self.anchor = self._weights()
+        before = getattr(self, "start", None)
+        self.start = {name: p.detach().clone() for name, p in self.model.named_parameters()}
+        if before is not None:  # the side of each weight that the last task has come from
+            self.seen = {name: (before[name] - now).sign() for name, now in self.start.items()}
         super()._begin_task()
-        self.optimizer.register_step_post_hook(self._pull)
 
-    def _weights(self) -> dict[str, Tensor]:
-        return {name: p.detach().clone() for name, p in self.model.named_parameters()}
+    def _attach(self) -> None:
+        self.optimizer.register_step_post_hook(self._pull)
 
     def _remember(self) -> None:
         own = fisher_diagonal(self.model, self.fisher_batches(self.task), kind=self.config.kind)
-        now = self._weights()
-        self.seen = {name: (self.anchor[name] - now[name]).sign() for name in now}
-        self.anchor = now
-        for name, tensor in own.items():
-            floored = tensor + self.config.floor * tensor.mean()
-            self.precision[name] = self.precision.get(name, 0.0) + floored
+        self.memory.anchor(own, task=str(self.task), floor=self.config.floor)
 
     @torch.no_grad()
     def _pull(self, optimizer: Optimizer, *_: Any) -> None:
-        if not self.precision:
-            return
-        rule, (group,) = step_size_rule(optimizer), optimizer.param_groups
+        well, rule = self.memory._wells.active, step_size_rule(optimizer)
+        (group,) = optimizer.param_groups
         for name, parameter in self.model.named_parameters():
             step = rule(group, [parameter], [optimizer.state[parameter]]).rooted()
             assert step.scale is not None
-            distance = parameter - self.anchor[name]
+            distance = parameter - well.anchor[name]
             steeper = torch.where(distance * self.seen[name] < 0, self.STEEPER, 1.0)
-            stiffness = self.config.strength * self.precision[name] * steeper * step.rate
-            parameter.copy_(self.anchor[name] + distance / (1 + stiffness / step.scale[0]))
+            stiffness = self.config.strength * step.rate * well.precision[name] * steeper
+            parameter.copy_(well.anchor[name] + distance / (1 + stiffness / step.scale[0]))
 
 
 @dataclass(frozen=True)
@@ -239,7 +233,9 @@ METHODS = {
     "ewc-empirical": Method("EWC, empirical Fisher", 100.0, {"kind": "empirical"}),
     "ewc-kronecker": Method("EWC, Kronecker factors", 10.0, {"curvature": "kronecker"}),
     "ewc-latest": Method("EWC, exact Fisher, one center", 100.0, {"center": "latest"}),
-    "asymmetric": Method("… with ALASSO's asymmetric penalty", 100.0, {}, AsymmetricLearner),
+    "asymmetric": Method(
+        "… with ALASSO's asymmetric penalty", 100.0, {"center": "latest"}, AsymmetricLearner
+    ),
     "reversed": Method(
         "… with reversed logits (EWC-DR)", 100.0, {"center": "latest"}, ReversedLearner
     ),

@@ -47,7 +47,7 @@ def fingerprint_of(weights: Iterable[Tensor]) -> Fingerprint:
         flat = weight.detach().reshape(-1)
         values = flat[:: max(1, len(flat) // SAMPLES)].to("cpu", torch.float32)
         for name in sums:
-            rounded = values.to(getattr(torch, name)).view(torch.int16).numpy().tobytes()
+            rounded = bytes(values.to(getattr(torch, name)).view(torch.uint8).tolist())
             shaped = str(tuple(weight.shape)).encode() + rounded
             sums[name] += int.from_bytes(hashlib.blake2b(shaped, digest_size=8).digest())
     return {name: f"{total % 2**64:016x}" for name, total in sums.items()}

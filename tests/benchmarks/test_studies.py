@@ -176,7 +176,7 @@ def test_nonsense_is_refused(study: object, argument: str, capsys: pytest.Captur
 
 
 def test_the_search_spans_six_decades_beside_plain_and_joint_training() -> None:
-    cells = list(budget.cells_of(SIZE))
+    cells = list(budget.cells_of(SIZE, "diagonal"))
     assert len(set(cells)) == len(cells)
     strengths = {cell.strength for cell in cells if cell.method == budget.EWC and not cell.budget}
     assert {10.0**power for power in range(7)} <= strengths
@@ -185,12 +185,12 @@ def test_the_search_spans_six_decades_beside_plain_and_joint_training() -> None:
 
 
 def test_the_table_has_what_is_finished_for_all_seeds() -> None:
-    sizes = [replace(SIZE, seed=seed) for seed in (0, 1)]
-    rows = {cell: result(cell, 0.90) for cell in budget.cells_of(sizes[0])}
-    rows |= {cell: result(cell, 0.91) for cell in list(budget.cells_of(sizes[1]))[:2]}
+    cells = [list(budget.cells_of(replace(SIZE, seed=seed), "diagonal")) for seed in (0, 1)]
+    rows = {cell: result(cell, 0.90) for cell in cells[0]}
+    rows |= {cell: result(cell, 0.91) for cell in cells[1][:2]}
     numbers = "| 90.50 ± 0.71 | 90.50 ± 0.71 | 90.50 ± 0.71 |"
     lines = [f"| plain training {numbers}", f"| the default budget {numbers}"]
-    assert budget.table(sizes, rows)[2:] == lines
+    assert budget.table(cells, rows)[2:] == lines
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
@@ -222,9 +222,14 @@ def test_the_budget_is_compared_with_a_search(
     budget.main(arguments)
     printed = capsys.readouterr().out
     assert printed.count("| plain training |") == printed.count("| the default budget") == 2
-    assert len(file.read_text().splitlines()) == 2 * len(list(budget.cells_of(SIZE)))
+    assert len(file.read_text().splitlines()) == 2 * len(list(budget.cells_of(SIZE, "diagonal")))
     budget.main([*arguments, "--table"])
     assert capsys.readouterr().out.strip() in printed
+    factors = ["--curvature", "kronecker", "--optimizers", "sgd", "--no-joint"]
+    budget.main([*arguments, *factors])
+    assert f"| λ = {budget.STRENGTHS['kronecker'][0]:g} |" in capsys.readouterr().out
+    trained = {cell.method for cell in methods.read_rows(file)}
+    assert trained == {"naive", "joint", *budget.CURVATURES.values()}
     budget.main([*arguments, "--rises"])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 + 2 * 4

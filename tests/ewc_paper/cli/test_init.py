@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -302,6 +303,7 @@ def test_a_lost_connection_ends_after_a_checkpoint_and_a_second_signal_at_once(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=partial(signal.signal, number, signal.SIG_DFL),  # as without nohup
         )
         assert process.stdout is not None
         assert process.stderr is not None

@@ -158,7 +158,10 @@ class PermutedMnistLearner:
         # A new optimizer: the momentum of the last task is of no use to the next.
         self.optimizer = make_optimizer(self.config, self.model.parameters())
         if self.memory.tasks:  # an empty one has no pull and would yet cost time at every step
-            self.memory.attach(self.optimizer, how=self.config.how)
+            self._attach()
+
+    def _attach(self) -> None:
+        self.memory.attach(self.optimizer, how=self.config.how)
 
     def _train_segment(self) -> float:
         """Train for one segment and return its mean loss."""

@@ -475,12 +475,21 @@ def _work(pipe: Connection, stop: StopFlag, checkpoint_seconds: float) -> None:
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # the parent handles them and sets the event
     threading.Thread(target=_exit_with_parent, daemon=True).start()
-    while job := pipe.recv():
+    while job := _receive(pipe):
         event: Event | None = None
         for event in run_job(job, stop=stop.is_set, checkpoint_seconds=checkpoint_seconds):
             _send(pipe, event)
         if not isinstance(event, Ended):
             _send(pipe, None)  # it was interrupted
+
+
+def _receive(pipe: Connection) -> Job | None:
+    """Wait for a job; end this worker if nobody is there to give one."""
+    try:
+        job: Job | None = pipe.recv()
+    except (OSError, EOFError):
+        os._exit(1)
+    return job
 
 
 def _send(pipe: Connection, event: Event | None) -> None:
