@@ -17,6 +17,7 @@ As in `benchmarks.studies.methods`, each network that is finished is a line of t
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import nan
 from pathlib import Path
 from statistics import mean
 from typing import Final
@@ -101,13 +102,15 @@ def rises(cell: Cell) -> tuple[float, float, float]:
     """Return how much the first task's loss has risen after the second: estimated, and really.
 
     The loss is that on the images of the cell that accuracies are measured on. The third number is
-    the largest estimate after any step of the second task, in units of the budget.
+    the largest estimate after any step of the second task, in units of the budget; without a budget
+    it means nothing.
     """
     learner = make_learner(replace(cell, tasks=2))
     estimates: list[float] = []
     remember = learner._remember
 
     def estimate_and_remember() -> None:
+        learner.memory.settle()
         estimates.append(learner.memory.estimated_rise())
         remember()
 
@@ -118,13 +121,14 @@ def rises(cell: Cell) -> tuple[float, float, float]:
     def begin_and_watch() -> None:
         begin_task()  # attaches the memory, whose pull then comes before this hook
         memory = learner.memory
-        learner.optimizer.register_step_post_hook(
-            lambda *_: ratios.append(memory.estimated_rise() / memory.allowed_rise())
-        )
+        if cell.budget:
+            learner.optimizer.register_step_post_hook(
+                lambda *_: ratios.append(memory.estimated_rise() / memory.allowed_rise())
+            )
 
     learner._begin_task = begin_and_watch  # type: ignore[method-assign]
     losses = [_first_task_loss(learner) for row in learner.run() if row]
-    return estimates[1], losses[1] - losses[0], max(ratios)
+    return estimates[1], losses[1] - losses[0], max(ratios, default=nan)
 
 
 @torch.no_grad()
@@ -134,23 +138,29 @@ def _first_task_loss(learner: PermutedMnistLearner) -> float:
 
 
 def rise_lines(size: Cell, method: str = EWC) -> Iterator[str]:
-    """Yield the lines of a table: the estimate beside the real rise, over budgets.
+    """Yield the lines of a table: the estimate beside the real rise, over strengths and budgets.
 
     Args:
-        size: the cell without optimizer and budget.
+        size: the cell without optimizer, strength and budget.
         method: a key of `METHODS` that has a memory.
     """
     yield (
-        "| optimizer | budget | estimated rise | real rise | real / estimated "
+        "| optimizer | strength or budget | estimated rise | real rise | real / estimated "
         "| largest estimate / budget |"
     )
     yield "| --- | --- | --- | --- | --- | --- |"
     for optimizer in OPTIMIZERS:
+        cell = replace(size, method=method, optimizer=optimizer)
+        for strength in (0.1, 1.0, 10.0, 100.0):
+            estimated, real, _ = rises(replace(cell, strength=strength))
+            yield _rise_line(f"{optimizer} | λ = {strength:g}", estimated, real, "")
         for budget in (1e-4, 5e-4, 1e-2, DEFAULT):
-            cell = replace(size, method=method, optimizer=optimizer, budget=budget)
-            estimated, real, largest = rises(cell)
-            numbers = f"{estimated:.2g} | {real:.2g} | {real / estimated:.0f} | {largest:.2f}"
-            yield f"| {optimizer} | {budget} | {numbers} |"
+            estimated, real, largest = rises(replace(cell, budget=budget))
+            yield _rise_line(f"{optimizer} | budget {budget}", estimated, real, f"{largest:.2f}")
+
+
+def _rise_line(name: str, estimated: float, real: float, largest: str) -> str:
+    return f"| {name} | {estimated:.2g} | {real:.2g} | {real / estimated:.2g} | {largest} |"
 
 
 def main(arguments: list[str] | None = None) -> None:
