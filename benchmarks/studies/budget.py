@@ -101,11 +101,15 @@ def _label(cell: Cell) -> str:
 def rises(cell: Cell) -> tuple[float, float, float]:
     """Return how much the first task's loss has risen after the second: estimated, and really.
 
+    The rate falls to 0 within each task, because the estimate is that around a minimum: where the
+    first task is still being learned, its loss falls on in the second.
+
     The loss is that on the images of the cell that accuracies are measured on. The third number is
     the largest estimate after any step of the second task, in units of the budget; without a budget
     it means nothing.
     """
     learner = make_learner(replace(cell, tasks=2))
+    learner.config = replace(learner.config, schedule="linear", average=0.0)
     estimates: list[float] = []
     remember = learner._remember
 
