@@ -554,12 +554,7 @@ class EWC:
         """
         parameters = self._parameters.matching()
         loaded = unpack(state, self._wells, parameters, self.curvature)
-        self._wells, self._strength.control, labels, self._forces = loaded
-        self._fingerprint, self._label_check.known = None, labels
-        self._consolidated_at = fingerprint_in(state)
-        self._replacement_check.remember(parameters)
-        self._hold_statistics()
-        self._buffer_check.remember_at_next_step()
+        self._restore(*loaded, fingerprint_in(state), parameters)
 
     def save(
         self,
@@ -713,7 +708,7 @@ class EWC:
     ) -> Self:
         """Return the memory in a directory, for the model that it belongs to; refuse another one.
 
-        A model of the same checkpoint has the right weights in any of the usual number types. One
+        A model of the same checkpoint has the right weights in any floating-point dtype. One
         that was trained since has not: there, `load` takes the file in the directory unchecked.
 
         Args:
@@ -826,6 +821,32 @@ class EWC:
         self._replacement_check.remember(selected)
         self._label_check.remember()
         self._hold_statistics()
+
+    def _restore(
+        self,
+        wells: TaskWells,
+        control: FixedStrength | Budget,
+        labels: set[int],
+        forces: HeldForces,
+        consolidated_at: Fingerprint | None,
+        parameters: Mapping[str, Tensor],
+    ) -> None:
+        """Take over what a saved memory had.
+
+        Args:
+            wells: its tasks.
+            control: its strength or budget.
+            labels: the labels that it knows.
+            forces: what its pull on layers with factors holds.
+            consolidated_at: the weights of its last consolidation, if they are known.
+            parameters: the parameters that it protects.
+        """
+        self._wells, self._strength.control, self._forces = wells, control, forces
+        self._label_check.known, self._consolidated_at = labels, consolidated_at
+        self._fingerprint = None
+        self._replacement_check.remember(parameters)
+        self._hold_statistics()
+        self._buffer_check.remember_at_next_step()
 
     def _hold_statistics(self) -> None:
         """Hold the running statistics while there are tasks, and note what the buffers are."""

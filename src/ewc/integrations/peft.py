@@ -9,7 +9,7 @@ themselves.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from ewc.curvature.kronecker import AdapterLayer, Layer
 from ewc.curvature.wells import Well, fitted
 from ewc.diagnostics import Statistics
-from ewc.distributed.ranks import ProcessGroup, find_ranks
+from ewc.distributed.ranks import ProcessGroup, Ranks, find_ranks
 from ewc.distributed.shards import is_sharded
 from ewc.fisher import KroneckerFactors, KroneckerFisher, fisher_kronecker
 from ewc.fisher.batches import read_batches
@@ -36,6 +36,7 @@ from ewc.parameters import (
     named_parameters,
 )
 from ewc.pull import Pull
+from ewc.pull.kronecker import HeldForces
 from ewc.step_size import How
 from ewc.storage import (
     Rename,
@@ -78,36 +79,51 @@ class Adapter:
 def adapters_of(model: nn.Module) -> dict[str, Adapter]:
     """Return the adapted layers by the names of their B; raise for what is no W₀ + s B A_l."""
     names = {id(parameter): name for name, parameter in named_parameters(model).items()}
-    found: dict[str, Adapter] = {}
-    for place, layer in model.named_modules():
-        if not isinstance(layer, LoraLayer):
-            continue
-        active = [name for name in layer.active_adapters if name in layer.r]
-        if not active:
-            continue
-        expected = f"expected LoRA layers of W = W₀ + s B A, but {place!r}"
+    adapters: dict[str, Adapter] = {}
+    for place, layer, active in _adapted_layers(model):
+        expected = _expected(place)
         a, b = (dict(matrices.items()).get(active[0]) for matrices in (layer.lora_A, layer.lora_B))
         if not (isinstance(a, nn.Linear) and isinstance(b, nn.Linear)):
             kind = f"{type(layer).__module__}.{type(layer).__name__}"
             raise ValueError(f"{expected} is a {kind}: only linear layers are known")
-        if len(active) > 1:
-            raise ValueError(f"{expected} has several active adapters, {active}: activate one")
-        if variant := layer.lora_variant.get(active[0]):
-            raise ValueError(f"{expected} is computed by {type(variant).__name__}: use plain LoRA")
+        _check_plain(place, layer, active)
         if any(layer.lora_bias.values()):
             raise ValueError(f"{expected} has a bias in its adapter (lora_bias): leave it out")
-        if layer.merged:
-            raise ValueError(f"{expected} has a merged adapter: call unmerge_adapter() first")
-        if layer.disable_adapters:
-            raise ValueError(f"{expected} has its adapters disabled: enable them first")
         if not (a.weight.requires_grad and b.weight.requires_grad):
             raise ValueError(f"{expected} has a frozen factor: with factors both must be trained")
         b_name = names[id(b.weight)]
         weight = f"{place}.base_layer.weight"
-        found[b_name] = Adapter(
+        adapters[b_name] = Adapter(
             layer, weight, names[id(a.weight)], b_name, layer.scaling[active[0]]
         )
-    return found
+    return adapters
+
+
+def _adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any, list[str]]]:
+    """Yield each LoRA layer that has active adapters: its name, itself, and their names."""
+    for place, layer in model.named_modules():
+        if not isinstance(layer, LoraLayer):
+            continue
+        if active := [name for name in layer.active_adapters if name in layer.r]:
+            yield place, layer, active
+
+
+def _expected(place: str) -> str:
+    """Return how an error about a layer begins."""
+    return f"expected LoRA layers of W = W₀ + s B A, but {place!r}"
+
+
+def _check_plain(place: str, layer: Any, active: list[str]) -> None:
+    """Raise unless a layer computes with the product of one adapter, apart from its base weight."""
+    expected = _expected(place)
+    if len(active) > 1:
+        raise ValueError(f"{expected} has several active adapters, {active}: activate one")
+    if variant := layer.lora_variant.get(active[0]):
+        raise ValueError(f"{expected} is computed by {type(variant).__name__}: use plain LoRA")
+    if layer.merged:
+        raise ValueError(f"{expected} has a merged adapter: call unmerge_adapter() first")
+    if layer.disable_adapters:
+        raise ValueError(f"{expected} has its adapters disabled: enable them first")
 
 
 class AdapterParameters(ModelParameters):
@@ -116,15 +132,14 @@ class AdapterParameters(ModelParameters):
     def matching(self) -> Mapping[str, Tensor]:
         """Return the matrices of selected adapters, and other selected parameters."""
         own, chosen = named_parameters(self.model), super().matching()
-        found = dict(chosen)
-        for one in adapters_of(self.model).values():
+        names = set(chosen)
+        for adapter in adapters_of(self.model).values():
             # A quantized weight may be no parameter, which no pattern can leave out.
-            is_selected = one.weight in chosen or one.weight not in own
-            for name in (one.a, one.b):
-                found.pop(name, None)
-                if is_selected:
-                    found[name] = own[name]
-        return {name: found[name] for name in own if name in found}
+            if adapter.weight in chosen or adapter.weight not in own:
+                names |= {adapter.a, adapter.b}
+            else:
+                names -= {adapter.a, adapter.b}
+        return {name: parameter for name, parameter in own.items() if name in names}
 
     def selected(self) -> Mapping[str, Tensor]:
         """Return the selected parameters that are trained."""
@@ -157,13 +172,23 @@ class AdapterFactors(KroneckerFactors):
 
 @dataclass
 class AdapterSums:
-    """Sums over the positions of one layer: Σ a aᵀ, Σ g gᵀ and Σ y yᵀ."""
+    """Sums over the positions of one layer: Σ a aᵀ, Σ g gᵀ and Σ y yᵀ.
 
+    Attributes:
+        adapter: the layer.
+        inputs: Σ a aᵀ, of its inputs [inputs, inputs].
+        gradients: Σ g gᵀ, of the gradients at its outputs [outputs, outputs].
+        outputs: Σ y yᵀ, of what its base weight computes [outputs, outputs].
+        rows: the number of positions in the sums of inputs and outputs.
+        seen: inputs and outputs of the present batch, once per call of the layer.
+    """
+
+    adapter: Adapter
     inputs: Tensor
     gradients: Tensor
     outputs: Tensor
     rows: int = 0
-    seen: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # inputs, outputs of a batch
+    seen: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
     @classmethod
     def zeros(cls, adapter: Adapter, like: Tensor) -> "AdapterSums":
@@ -173,10 +198,15 @@ class AdapterSums:
         a, g, y = (
             torch.zeros(n, n, dtype=dtype, device=like.device) for n in (inputs, outputs, outputs)
         )
-        return cls(a, g, y)
+        return cls(adapter, a, g, y)
 
-    def add(self, bias: Tensor | None) -> None:
-        """Add what was seen of a batch: its inputs and outputs."""
+    def note(self, module: nn.Module, args: Any, output: Tensor) -> None:
+        """Note a call of the layer, as its forward hook."""
+        self.seen.append((args[0], output))
+
+    def add_seen(self) -> None:
+        """Add the inputs and outputs of the present batch, which is over."""
+        bias = getattr(self.adapter.layer.get_base_layer(), "bias", None)
         for inputs, outputs in self.seen:
             a, y = self._rows(inputs), self._rows(outputs)
             if bias is not None:
@@ -184,27 +214,43 @@ class AdapterSums:
             self.inputs.addmm_(a.t(), a)
             self.outputs.addmm_(y.t(), y)
             self.rows += len(a)
+        self.seen.clear()
 
     def add_gradients(self, gradient: Tensor) -> None:
         """Add the gradients at the outputs of a batch, for one cotangent."""
         rows = self._rows(gradient)
         self.gradients.addmm_(rows.t(), rows)
 
+    def factors(self, ranks: Ranks, samples: int, divisor: int) -> AdapterFactors:
+        """Return the factors of W, over the samples of all ranks.
+
+        Args:
+            ranks: the ranks that share the model.
+            samples: the number of samples.
+            divisor: of Σ g gᵀ: the number of samples, or of positions that count.
+        """
+        for tensor in (self.inputs, self.gradients, self.outputs):
+            ranks.sum_(tensor)
+        (rows,) = ranks.sum(self.rows)
+        inputs, gradients = self.inputs / max(rows, 1), self.gradients / divisor
+        if not bool(inputs.sum().isfinite() & gradients.sum().isfinite()):
+            raise ValueError(
+                f"the Fisher of {self.adapter.weight!r} is not finite: its inputs or gradients "
+                "overflow or are NaN"
+            )
+        at_zero = float((gradients * self.outputs).sum()) / max(rows, 1)
+        return AdapterFactors(
+            inputs, gradients, positions=max(rows / samples, 1.0), at_zero=at_zero
+        )
+
     def _rows(self, tensor: Tensor) -> Tensor:
         return tensor.detach().flatten(0, -2).to(self.inputs.dtype)
 
 
 @contextmanager
-def _watched(adapters: Mapping[str, Adapter], sums: Mapping[str, AdapterSums]) -> Iterator[None]:
+def _watched(sums: Iterable[AdapterSums]) -> Iterator[None]:
     """Note what goes into each layer and comes out of it."""
-
-    def note(name: str) -> Any:
-        def hook(module: nn.Module, args: Any, output: Tensor) -> None:
-            sums[name].seen.append((args[0], output))
-
-        return hook
-
-    hooks = [one.layer.register_forward_hook(note(name)) for name, one in adapters.items()]
+    hooks = [own.adapter.layer.register_forward_hook(own.note) for own in sums]
     try:
         yield
     finally:
@@ -225,39 +271,64 @@ def fisher_of_adapters(
         selected: the parameters that are protected.
         options: those of `fisher_kronecker`.
     """
-    kind, likelihood, positions = (options[name] for name in ("kind", "likelihood", "positions"))
-    check_options(kind, likelihood, positions)
+    likelihood, positions = options["likelihood"], options["positions"]
+    check_options(options["kind"], likelihood, positions)
     if callable(likelihood):
         raise ValueError(
             "a callable likelihood has no factors with adapters: use 'categorical', 'gaussian' or "
             "'bernoulli', or curvature='diagonal'"
         )
-    max_samples, group = options["max_samples"], options["process_group"]
+    max_samples = options["max_samples"]
     if max_samples is not None and max_samples < 1:
         raise ValueError(f"max_samples must be at least 1, not {max_samples}")
-    adapters = {name: one for name, one in adapters_of(model).items() if name in selected}
-    rest = selected.keys() - {name for one in adapters.values() for name in (one.a, one.b)}
+    adapters = {name: own for name, own in adapters_of(model).items() if name in selected}
+    rest = selected.keys() - {name for own in adapters.values() for name in (own.a, own.b)}
     batches = list(batches) if rest else batches  # they are read twice
     check_batch_norms(model)
-    sums = {name: AdapterSums.zeros(one, selected[name]) for name, one in adapters.items()}
-    ranks = find_ranks(model, group)
+    sums = [AdapterSums.zeros(own, selected[name]) for name, own in adapters.items()]
+    ranks = find_ranks(model, options["process_group"])
+    samples, counted = ranks.sum(*_add_batches(model, batches, sums, ranks, options))
+    if samples == 0 or counted == 0:
+        raise ValueError("batches is empty, or no position counts: expected at least one label")
+    divisor = counted if positions == "mean" else samples
+    factors: dict[str, KroneckerFactors] = {
+        own.adapter.weight: own.factors(ranks, samples, divisor) for own in sums
+    }
+    if not rest:
+        return KroneckerFisher(factors)
+    other = fisher_kronecker(model, batches, **{**options, "parameters": rest.__contains__})
+    return KroneckerFisher({**factors, **other.factors}, other.diagonal)
+
+
+def _add_batches(
+    model: nn.Module,
+    batches: Iterable[Any],
+    sums: Sequence[AdapterSums],
+    ranks: Ranks,
+    options: Mapping[str, Any],
+) -> tuple[int, int]:
+    """Add the batches of this rank to the sums; return how many samples, and positions that count.
+
+    Args:
+        model: the model.
+        batches: the data of the task.
+        sums: one per adapted layer.
+        ranks: the ranks that share the model.
+        options: those of `fisher_kronecker`.
+    """
+    kind, likelihood, generator = (options[name] for name in ("kind", "likelihood", "generator"))
     samples = counted = 0
     with preserved(model) as random_state, ranks.failing_together():
-        generator = options["generator"]
         if kind == "sampled":
             with random_state:
                 generator = ranks.own_generator(generator)
-        most = ranks.share(max_samples)
+        most = ranks.share(options["max_samples"])
         for batch in read_batches(batches, model) if most != 0 else ():
             if most is not None and samples + batch.size > most:
                 batch = batch.take(0, most - samples)
-            with random_state, _watched(adapters, sums):
+            with random_state, _watched(sums):
                 output = batch.outputs(model)
-            outputs = [y for own in sums.values() for _, y in own.seen]
-            owners = [own for own in sums.values() for _ in own.seen]
-            if not output.requires_grad or not outputs:
-                raise ValueError(f"the output for {batch.where} does not depend on any adapter")
-            for vector in cotangents(
+            vectors = cotangents(
                 output,
                 batch.targets,
                 batch.mask,
@@ -265,44 +336,39 @@ def fisher_of_adapters(
                 likelihood=likelihood,
                 generator=generator,
                 where=batch.where,
-            ):
-                vector = vector.to(output.dtype)
-                found = torch.autograd.grad(
-                    output, outputs, vector, retain_graph=True, allow_unused=True
-                )
-                for own, gradient in zip(owners, found, strict=True):
-                    if gradient is not None:
-                        own.add_gradients(gradient)
-            for name, own in sums.items():
-                own.add(getattr(adapters[name].layer.get_base_layer(), "bias", None))
-                own.seen.clear()
+            )
+            _add_gradients(output, vectors, sums, batch.where)
+            for own in sums:
+                own.add_seen()
             samples += batch.size
             counted += count_positions(output, batch.targets, batch.mask, likelihood)
             if samples == most:
                 break
-    samples, counted = ranks.sum(samples, counted)
-    if samples == 0 or counted == 0:
-        raise ValueError("batches is empty, or no position counts: expected at least one label")
-    divisor = counted if positions == "mean" else samples
-    factors: dict[str, KroneckerFactors] = {}
-    for name, own in sums.items():
-        for tensor in (own.inputs, own.gradients, own.outputs):
-            ranks.sum_(tensor)
-        (rows,) = ranks.sum(own.rows)
-        inputs, gradients = own.inputs / max(rows, 1), own.gradients / divisor
-        if not bool(inputs.sum().isfinite() & gradients.sum().isfinite()):
-            raise ValueError(
-                f"the Fisher of {adapters[name].weight!r} is not finite: its inputs or gradients "
-                "overflow or are NaN"
-            )
-        at_zero = float((gradients * own.outputs).sum()) / max(rows, 1)
-        factors[adapters[name].weight] = AdapterFactors(
-            inputs, gradients, positions=max(rows / samples, 1.0), at_zero=at_zero
+    return samples, counted
+
+
+def _add_gradients(
+    output: Tensor, vectors: Iterable[Tensor], sums: Sequence[AdapterSums], where: str
+) -> None:
+    """Add Σ g gᵀ of one batch, with one backward pass per cotangent.
+
+    Args:
+        output: what the model returned for the batch.
+        vectors: the cotangents, each in the shape of the output.
+        sums: one per adapted layer, which saw its calls in this batch.
+        where: which batch it is, for an error.
+    """
+    owners = [own for own in sums for _ in own.seen]
+    outputs = [output_of_layer for own in sums for _, output_of_layer in own.seen]
+    if not output.requires_grad or not outputs:
+        raise ValueError(f"the output for {where} does not depend on any adapter")
+    for vector in vectors:
+        gradients = torch.autograd.grad(
+            output, outputs, vector.to(output.dtype), retain_graph=True, allow_unused=True
         )
-    if not rest:
-        return KroneckerFisher(factors)
-    other = fisher_kronecker(model, batches, **{**options, "parameters": rest.__contains__})
-    return KroneckerFisher({**factors, **other.factors}, other.diagonal)
+        for own, gradient in zip(owners, gradients, strict=True):
+            if gradient is not None:
+                own.add_gradients(gradient)
 
 
 UNREAD = "quantized ones are for LoraEWC(model, curvature='kronecker'), which does not read them"
@@ -492,7 +558,7 @@ class LoraEWC(EWC):
             **options,
         )
         own = made._parameters.selected()
-        adapters = {name: one for name, one in adapters_of(model).items() if name in own}
+        adapters = {name: each for name, each in adapters_of(model).items() if name in own}
         weights: dict[str, Tensor] = {**named_parameters(model)}
         for name, shape in saved_shapes(stored, rename).items():
             if shape is not None and (name not in weights or tuple(weights[name].shape) != shape):
@@ -500,17 +566,14 @@ class LoraEWC(EWC):
         state = load_state(stored, weights, rename=rename, grow=grow)
         there = {name: torch.empty_like(weight, device="cpu") for name, weight in weights.items()}
         wells, control, labels, _ = unpack(state, made._wells, there, "kronecker")
-        made._wells = replace(
+        wells = replace(
             wells,
             total=adapted_well(wells.total, adapters, own),
             kept={task: adapted_well(well, adapters, own) for task, well in wells.kept.items()},
         ).leave_none_out()
-        if strength is None and budget is None:
-            made._strength.control = control
-        made._label_check.known = labels
-        made._consolidated_at = fingerprint_of(own.values())
-        made._replacement_check.remember(own)
-        made._hold_statistics()
+        if strength is not None or budget is not None:
+            control = made._strength.control
+        made._restore(wells, control, labels, HeldForces(), fingerprint_of(own.values()), own)
         return made
 
     @staticmethod
@@ -548,16 +611,16 @@ class LoraEWC(EWC):
     ) -> tuple[Mapping[str, Layer], dict[str, Tensor]]:
         """Return the precision of a task, with that of the adapters in their two matrices."""
         layers, diagonal = super()._layers_of(fisher, floor, normalize)
-        found = dict(layers)
-        for name, one in adapters_of(self.model).items():
-            if one.weight not in layers:
+        made = dict(layers)
+        for name, adapter in adapters_of(self.model).items():
+            if adapter.weight not in layers:
                 continue
-            own, layer = fisher.factors[one.weight], found.pop(one.weight)
+            own, layer = fisher.factors[adapter.weight], made.pop(adapter.weight)
             # What normalizing multiplied the Fisher by.
             scale = float(layer.outputs.matrix.trace() / own.outputs.trace().clamp_min(1e-38))
             at_zero = own.at_zero * scale if isinstance(own, AdapterFactors) else 0.0
-            found[name] = AdapterLayer.of_layer(layer, one.a, one.scaling, at_zero)
-        return found, diagonal
+            made[name] = AdapterLayer.of_layer(layer, adapter.a, adapter.scaling, at_zero)
+        return made, diagonal
 
     def _ready_factors(
         self,
@@ -606,12 +669,9 @@ def lora_weights(model: nn.Module) -> dict[str, LoraWeight]:
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     weights = {}
-    for place, layer in model.named_modules():
-        if not isinstance(layer, LoraLayer):
-            continue
-        if adapters := [name for name in layer.active_adapters if name in layer.r]:
-            weight = _lora_weight(place, layer, adapters)
-            weights[names[id(weight.base)]] = weight
+    for place, layer, active in _adapted_layers(model):
+        weight = _lora_weight(place, layer, active)
+        weights[names[id(weight.base)]] = weight
     return weights
 
 
@@ -627,26 +687,27 @@ def adapted_well(
         adapters: the adapted layers, by the names of their B.
         selected: what is trained, by name.
     """
-    layers: dict[str, Layer] = {n: one for n, one in well.layers.items() if n in selected}
+    layers: dict[str, Layer] = {n: layer for n, layer in well.layers.items() if n in selected}
     anchor = {name: tensor for name, tensor in well.anchor.items() if name in selected}
-    for name, one in adapters.items():
-        if one.weight not in well.layers:
+    for name, adapter in adapters.items():
+        if adapter.weight not in well.layers:
             raise ValueError(
-                f"the memory of the base model has no Kronecker factors of {one.weight!r}, which "
-                "is adapted: leave it out of target_modules, or with parameters='!...'"
+                "the memory of the base model has no Kronecker factors of "
+                f"{adapter.weight!r}, which is adapted: leave it out of target_modules, or with "
+                "parameters='!...'"
             )
-        layer, b, a = well.layers[one.weight], selected[name], selected[one.a]
-        parts = (one.weight,) if layer.bias is None else (one.weight, layer.bias)
-        weight = {each: well.anchor[each] for each in parts}
+        layer, b, a = well.layers[adapter.weight], selected[name], selected[adapter.a]
+        parts = (adapter.weight,) if layer.bias is None else (adapter.weight, layer.bias)
+        weight = {part: well.anchor[part] for part in parts}
         if layer.bias is not None:
             weight[layer.bias] = torch.zeros_like(weight[layer.bias])
-        at_zero = float(layer.decomposed().energy(layer.joined(one.weight, weight, {})))
-        made: Layer = AdapterLayer.of_layer(layer, one.a, one.scaling, at_zero)
+        at_zero = float(layer.decomposed().energy(layer.joined(adapter.weight, weight, {})))
+        made: Layer = AdapterLayer.of_layer(layer, adapter.a, adapter.scaling, at_zero)
         if layer.inputs.values is not None:  # that of a task alone is not used as it is
             made = made.decomposed()
         layers[name] = made.fitted(name, selected)
         anchor[name] = torch.zeros_like(b, dtype=at_least_float32(b.dtype))
-        anchor[one.a] = a.detach().to(at_least_float32(a.dtype), copy=True)
+        anchor[adapter.a] = a.detach().to(at_least_float32(a.dtype), copy=True)
     made_well = Well(
         {name: tensor for name, tensor in well.precision.items() if name in selected},
         anchor,
@@ -667,14 +728,14 @@ def adapted_names(model: nn.Module) -> dict[str, str]:
 
     Of a module that is trained as a whole (`modules_to_save`), the copy that is trained.
     """
-    bases = [n for n, one in model.named_modules() if isinstance(one, LoraLayer)]
-    found = {}
+    bases = [n for n, module in model.named_modules() if isinstance(module, LoraLayer)]
+    new_names = {}
     for name in (*named_parameters(model), *(f"{base}.base_layer.weight" for base in bases)):
         before = name.removeprefix("base_model.model.").replace(".base_layer.", ".")
         before = re.sub(r"\.modules_to_save\.[^.]+\.", ".", before)
         if before != name and not {"original_module", "lora_A", "lora_B"} & set(name.split(".")):
-            found[before] = name
-    return found
+            new_names[before] = name
+    return new_names
 
 
 def check_untied(model: nn.Module, weights: Mapping[str, LoraWeight]) -> None:
@@ -689,29 +750,20 @@ def check_untied(model: nn.Module, weights: Mapping[str, LoraWeight]) -> None:
             )
 
 
-def _lora_weight(place: str, layer: Any, adapters: list[str]) -> LoraWeight:
+def _lora_weight(place: str, layer: Any, active: list[str]) -> LoraWeight:
     """Return W of a layer; raise unless it computes with W₀ + s B A in floating point."""
-    expected = f"expected LoRA layers of W = W₀ + s B A, but {place!r}"
+    expected = _expected(place)
     if type(layer) is not Linear:
         kind = f"{type(layer).__module__}.{type(layer).__name__}"
         raise ValueError(
             f"{expected} is a {kind}: only linear layers in floating point are known; {UNREAD}"
         )
-    if len(adapters) > 1:
-        raise ValueError(f"{expected} has several active adapters, {adapters}: activate one")
-    if variant := layer.lora_variant.get(adapters[0]):
-        raise ValueError(f"{expected} is computed by {type(variant).__name__}: use plain LoRA")
-    if layer.merged:
-        raise ValueError(f"{expected} has a merged adapter: call unmerge_adapter() first")
-    if layer.disable_adapters:
-        raise ValueError(f"{expected} has its adapters disabled: enable them first")
+    _check_plain(place, layer, active)
     base = getattr(layer.get_base_layer(), "weight", None)
     if not isinstance(base, nn.Parameter) or base.dtype not in FLOATS or is_sharded(base):
         how = "no parameter" if not isinstance(base, nn.Parameter) else f"of dtype {base.dtype}"
         if isinstance(base, nn.Parameter) and is_sharded(base):
             how = "sharded"
         raise ValueError(f"{expected} has a base weight that is {how}; {UNREAD}")
-    a, b = (
-        factors[adapters[0]].get_parameter("weight") for factors in (layer.lora_A, layer.lora_B)
-    )
-    return LoraWeight(base, a, b, layer.scaling[adapters[0]], layer.fan_in_fan_out)
+    a, b = (factors[active[0]].get_parameter("weight") for factors in (layer.lora_A, layer.lora_B))
+    return LoraWeight(base, a, b, layer.scaling[active[0]], layer.fan_in_fan_out)

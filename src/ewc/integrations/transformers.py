@@ -446,7 +446,7 @@ def _said(
 
 
 def joined(rows: Sequence[Tensor]) -> Batch:
-    """Return sequences of token numbers as one batch, the shorter ones filled up at their ends."""
+    """Return sequences of token ids as one batch, the shorter ones filled up at their ends."""
     width = max(map(len, rows))
     tokens = torch.zeros(len(rows), width, dtype=torch.long)
     mask = torch.zeros(len(rows), width, dtype=torch.long)

@@ -50,7 +50,7 @@ from ewc_paper.runs.engine import Part
 from ewc_paper.runs.schema import Check, list_of, number, one_of, record
 from ewc_paper.seeding import generator
 
-MAX_NUMBERS = 250_000_000  # in memory at once for the landscape: 1 GB
+MAX_ELEMENTS = 250_000_000  # in memory at once for the landscape: 1 GB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +70,11 @@ class Schematic(Experiment):
 
     def check(self) -> None:
         super().check()
-        numbers = self.grid**2 * self.samples
-        if numbers > MAX_NUMBERS:
+        elements = self.grid**2 * self.samples
+        if elements > MAX_ELEMENTS:
             raise RunError(
                 f"{self.grid} x {self.grid} points times {self.samples} samples take "
-                f"{4 * numbers / 1e9:.1f} GB: choose a smaller --grid or --samples"
+                f"{4 * elements / 1e9:.1f} GB: choose a smaller --grid or --samples"
             )
 
     score_means = "minus the mean of EWC's losses on both tasks"

@@ -90,7 +90,7 @@ class Gates:
     def moved(
         self, part: Mapping[str, Tensor], context: int, other: int, pool: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Return numbers per weight of one context for another; 0 for weights not in common."""
+        """Return one value per weight, of one context for another; 0 for weights not in common."""
         whole = {name: torch.zeros_like(weight) for name, weight in pool.items()}
         self.put(part, context, whole)
         return self.cut(whole, other)
