@@ -1,4 +1,9 @@
-"""What a step size is, and how rules read the state of an optimizer."""
+"""The step size η of each optimizer, which the pull needs: what an optimizer makes of a gradient.
+
+A rule reads η of some weights from the optimizer's group and state; `_RULES` has one per optimizer.
+A correction (`CORRECTIONS`) lets weight decay count as it would with the penalty in the loss.
+Weights come in blocks that fit the cache.
+"""
 
 import inspect
 import math
@@ -20,7 +25,7 @@ from torch.optim import (
     RMSprop,
 )
 
-from ewc.distributed.shards import is_sharded
+from ewc.distributed.shards import is_sharded, shard_values
 from ewc.parameters import at_least_float32, widened
 
 ParamState = Mapping[str, Any]  # what `optimizer.state` has for one parameter
@@ -102,7 +107,7 @@ def pieces(
     Args:
         tensors: a parameter, and what has its shape.
         state: the optimizer's state of the parameter, which is cut with it.
-        size: how many numbers a piece should have.
+        size: how many elements a piece should have.
     """
     parameter = tensors[0]
     if parameter.numel() <= size:
@@ -211,6 +216,22 @@ def eps_of(group: ParamGroup) -> float:
 
 
 GAIN = "ewc.momentum_gain"  # in a parameter's state, where its momentum changed: η / lr
+
+
+def state_with_gain(
+    optimizer: Optimizer, parameter: Tensor, gains: Mapping[int, float]
+) -> ParamState:
+    """Return what an optimizer has for a parameter, this rank's shard of it, and its gain.
+
+    Args:
+        optimizer: the optimizer.
+        parameter: the parameter, by which the optimizer knows its state.
+        gains: those of `MomentumGains`, by `id` of the parameter.
+    """
+    state = shard_values(optimizer.state.get(parameter, {}))
+    if state and id(parameter) in gains:
+        return {**state, GAIN: gains[id(parameter)]}
+    return state
 
 
 def sgd_step_size(

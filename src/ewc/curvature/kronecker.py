@@ -463,8 +463,10 @@ class AdapterLayer(Layer):
     def energy(self, distance: Tensor) -> Tensor:
         """Return E of a joined row."""
         b, a, b_anchor, a_anchor = self._parts(distance)
-        u = torch.cat([b, b_anchor], 1)
-        v = self.scaling * torch.cat([a_anchor + a, a])
+        # ΔW − ΔW* = s (B A_l − B* A_l*) = s (d (A_l* + a) + B* a) = u v, whose energy needs no
+        # matrix of the size of W: tr((u v)ᵀ G (u v) A) = Σ (uᵀ G u) ∘ (v A vᵀ).
+        u = torch.cat([b, b_anchor], 1)  # [outputs, 2 · rank]
+        v = self.scaling * torch.cat([a_anchor + a, a])  # [2 · rank, inputs]
         curved = (u.t() @ _times(self.outputs, u)) * (v @ _times(self.inputs, v.t()))
         flat = (u.t() @ u) * (v @ v.t())
         return curved.sum() / self.tasks + self.ridge * flat.sum()

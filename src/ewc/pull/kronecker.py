@@ -36,7 +36,6 @@ from torch.optim import Optimizer
 from ewc.curvature.kronecker import Layer
 from ewc.curvature.tasks import PullState
 from ewc.step_size import (
-    GAIN,
     ParamGroup,
     ParamState,
     StepSize,
@@ -44,6 +43,7 @@ from ewc.step_size import (
     block_size,
     needs_whole_parameters,
     pieces,
+    state_with_gain,
 )
 
 LARGEST = 3.0  # step size of a weight in units of that of the mean √v̂ of its layer
@@ -154,11 +154,11 @@ class HeldForces:
                 held = self.layers[name] = HeldForce(force)
             forces = {n: layer.shaped(f, own[n]) for n, f in layer.split(name, held.force).items()}
             steps = [
-                StepOf(
+                ParameterStep(
                     parameter,
                     forces[each],
                     cuts.before.get(id(parameter)),
-                    _state_of(optimizer, parameter, gains),
+                    state_with_gain(optimizer, parameter, gains),
                     groups[id(parameter)],
                     rule,
                     whole,
@@ -195,7 +195,7 @@ class StepCuts:
     shares: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
 
-class StepOf(NamedTuple):
+class ParameterStep(NamedTuple):
     """A step of the optimizer on one parameter of a layer.
 
     Attributes:
@@ -231,16 +231,9 @@ def names_of(name: str, layer: Layer) -> tuple[str, ...]:
     return (name,) if layer.bias is None else (name, layer.bias)
 
 
-def _state_of(
-    optimizer: Optimizer, parameter: Tensor, gains: Mapping[int, float]
-) -> dict[str, Any]:
-    state = dict(optimizer.state.get(parameter, {}))
-    if state and id(parameter) in gains:
-        state[GAIN] = gains[id(parameter)]
-    return state
-
-
-def _take(held: HeldForce, steps: Sequence[StepOf], cuts: StepCuts, share: float | Tensor) -> None:
+def _take(
+    held: HeldForce, steps: Sequence[ParameterStep], cuts: StepCuts, share: float | Tensor
+) -> None:
     """Δ ← Δ − η ∘ p, with steps larger than d cut to it; count the step."""
     held.waited += 1
     if not held.scale or held.waited == 1:
@@ -292,7 +285,7 @@ def _subtract(parameter: Tensor, tensor: Tensor, factor: float | Tensor) -> None
         parameter.sub_((tensor * factor).to(parameter.dtype))
 
 
-def _mean_inverse(steps: Iterable[StepOf]) -> float:
+def _mean_inverse(steps: Iterable[ParameterStep]) -> float:
     """Return the mean of 1 / η over the weights that move; 0 if η is the same for all."""
     totals, count = [], 0
     for step in steps:

@@ -9,16 +9,15 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ewc.curvature.tasks import PullState
-from ewc.distributed.shards import shard_values, shards
+from ewc.distributed.shards import shards
 from ewc.step_size import (
     CORRECTIONS,
-    GAIN,
     STIFF,
     Block,
     ParamGroup,
-    ParamState,
     StepSize,
     StepSizeRule,
+    state_with_gain,
 )
 
 
@@ -50,17 +49,12 @@ def pulled_blocks(
 
     `gains` are those of `MomentumGains`, which go into the states.
     """
-
-    def own_state(parameter: Tensor) -> ParamState:
-        own = shard_values(optimizer.state.get(parameter, {}))
-        return {**own, GAIN: gains[id(parameter)]} if own and id(parameter) in gains else own
-
     for group, names in pulled_groups(optimizer, state):
         parameters = shards(state.parameters[name] for name in names)
         block = Block(
             parameters,
             [parameter.grad is not None for parameter in parameters],
-            [own_state(state.parameters[name]) for name in names],
+            [state_with_gain(optimizer, state.parameters[name], gains) for name in names],
             shards(state.well.precision[name] for name in names),
             shards(state.well.anchor[name] for name in names),
         )
