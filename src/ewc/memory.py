@@ -735,9 +735,9 @@ class EWC:
         shapes = saved_shapes(stored, options.get("rename"))
         weights = cls._weights_to_compare(model, shapes)
         if weights is not None and not of_same_weights(config["fingerprint"], weights):
-            found, expected = fingerprint_of(weights)["bfloat16"], config["fingerprint"]["bfloat16"]
+            own, expected = fingerprint_of(weights)["bfloat16"], config["fingerprint"]["bfloat16"]
             raise ValueError(
-                f"{which}, with other weights: their fingerprint is {found}, and that of the "
+                f"{which}, with other weights: their fingerprint is {own}, and that of the "
                 f"memory's {expected}. Load the checkpoint that the memory belongs to. If this is "
                 "the same model, trained since, ewc.EWC.load takes the memory without asking: "
                 f"ewc.EWC.load({str(Path(directory) / FILE)!r}, model)"

@@ -56,6 +56,11 @@ def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: sharded.get(id(p), p) for name, p in model.named_parameters()}
 
 
+def name_before_peft(name: str) -> str:
+    """Return the name that a weight had before `get_peft_model` wrapped the model."""
+    return name.removeprefix("base_model.model.").replace(".base_layer.", ".")
+
+
 def select_parameters(
     model: nn.Module, parameters: ParameterSelection = None
 ) -> dict[str, nn.Parameter]:

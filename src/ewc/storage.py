@@ -433,14 +433,14 @@ def _parts(factor: Factor) -> tuple[Tensor, Tensor | None]:
 
 def _layer_values(well: Well) -> dict[str, dict[str, Any]]:
     """Return the plain values of all layers, by name."""
-    found = {}
+    by_layer = {}
     for name, layer in well.layers.items():
         names = ["tasks", "ridge", "bias", "inputs_first", "positions"]
         if isinstance(layer, AdapterLayer):
             names += ["scaling", "at_zero"]
-        found[name] = {each: getattr(layer, each) for each in names}
-        found[name]["rests"] = [layer.inputs.rest, layer.outputs.rest]
-    return found
+        by_layer[name] = {each: getattr(layer, each) for each in names}
+        by_layer[name]["rests"] = [layer.inputs.rest, layer.outputs.rest]
+    return by_layer
 
 
 def _unpack_well(
@@ -794,12 +794,12 @@ def saved_shapes(file: StoredTensors, rename: Rename | None) -> dict[str, tuple[
     With the shape that each had at saving; None where the file has no tensor of that shape.
     """
     new_names = _new_names(_names_in(file.tensors), rename)
-    found: dict[str, tuple[int, ...] | None] = dict.fromkeys(new_names.values())
+    shapes: dict[str, tuple[int, ...] | None] = dict.fromkeys(new_names.values())
     for key, tensor in file.tensors.items():
         prefix, field, name = _split(key)
         if prefix and field in ("precision", "anchor") and not key.startswith(BESIDE):
-            found[new_names[name]] = tuple(tensor.shape)
-    return found
+            shapes[new_names[name]] = tuple(tensor.shape)
+    return shapes
 
 
 def _names_in(stored: Mapping[str, Tensor]) -> set[str]:

@@ -31,7 +31,7 @@ from ewc.distributed.shards import (
     sums_of_shards,
     whole,
 )
-from ewc.parameters import at_least_float32
+from ewc.parameters import at_least_float32, name_before_peft
 
 
 @dataclass(frozen=True)
@@ -170,9 +170,9 @@ def energy_at_zero(well: Well, parameters: Mapping[str, Tensor]) -> float:
         well: the well.
         parameters: those that it was made for, which say how it is sharded.
     """
-    adapters = {n: one for n, one in well.layers.items() if isinstance(one, AdapterLayer)}
-    plain = {name: layer for name, layer in well.layers.items() if name not in adapters}
-    bare = replace(well, offset=0.0, layers=plain)
+    adapters = {n: layer for n, layer in well.layers.items() if isinstance(layer, AdapterLayer)}
+    others = {name: layer for name, layer in well.layers.items() if name not in adapters}
+    bare = replace(well, offset=0.0, layers=others)
     biases = {name: layer.bias for name, layer in well.layers.items() if layer.bias is not None}
     groups = ((name, biases[name]) if name in biases else (name,) for name in parameters)
     zeros = ({name: torch.zeros_like(parameters[name]) for name in group} for group in groups)
@@ -338,7 +338,7 @@ def _tensor_fits(tensor: Tensor, name: str, parameters: Mapping[str, Tensor]) ->
 
 def _fitted_tensor(tensor: Tensor, name: str, parameters: Mapping[str, Tensor]) -> Tensor:
     if name not in parameters:
-        if any(_without_peft(other) == name for other in parameters if other != name):
+        if any(name_before_peft(other) == name for other in parameters if other != name):
             raise ValueError(
                 f"the memory protects {name!r}, but PEFT has wrapped the model since and froze "
                 "that weight: call get_peft_model first (and give the trainer no peft_config), "
@@ -365,8 +365,3 @@ def _fitted_tensor(tensor: Tensor, name: str, parameters: Mapping[str, Tensor]) 
         tensor = block.new_zeros(now)
         tensor[tuple(slice(size) for size in old)] = block
     return laid_out_like(tensor, parameter)
-
-
-def _without_peft(name: str) -> str:
-    """Return the name that a weight had before `get_peft_model`."""
-    return name.removeprefix("base_model.model.").replace(".base_layer.", ".")

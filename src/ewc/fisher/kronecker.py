@@ -186,9 +186,9 @@ def fisher_kronecker(
         process_group=process_group,
     )
     assert isinstance(fisher, KroneckerPass)  # no parameter is sharded
-    layers = fisher.factors
-    layers.share(ranks, fisher.parameters)
-    for name, own in layers.found.items():
+    fisher.factors.share(ranks, fisher.parameters)
+    layers = fisher.factors.layers
+    for name, own in layers.items():
         del fisher.sums.totals[name]
         if own.bias is not None:
             del fisher.sums.totals[own.bias]
@@ -196,7 +196,7 @@ def fisher_kronecker(
     samples, counted = ranks.sum(fisher.sums.samples, fisher.sums.positions)
     divisor = counted if positions == "mean" else samples
     return KroneckerFisher(
-        {name: own.means(name, samples, divisor) for name, own in layers.found.items()}, diagonal
+        {name: own.means(name, samples, divisor) for name, own in layers.items()}, diagonal
     )
 
 
@@ -271,7 +271,7 @@ class FactorSums:
     """The sums of all weight matrices that have factors. The first batch shows which these are."""
 
     def __init__(self) -> None:
-        self.found: dict[str, LayerSums] = {}
+        self.layers: dict[str, LayerSums] = {}  # by the name of the weight
         self._chosen = False
 
     def choose(self, graph: Graph, plan: Plan, parameters: Mapping[str, Tensor]) -> None:
@@ -288,14 +288,14 @@ class FactorSums:
         for name, (inputs_first, kernel) in layers.items():
             empty = LayerSums.zeros(parameters[name], biases.get(name), inputs_first, kernel)
             if max(len(empty.inputs), len(empty.outputs)) <= LARGEST:
-                self.found[name] = empty
+                self.layers[name] = empty
 
     def take(self, graph: Graph, plan: Plan, where: str) -> None:
         """Move the chosen weights of a plan, and their biases, from the squares to the factors.
 
         Raises if one of them is not used as in the first batch.
         """
-        for name, own in self.found.items():
+        for name, own in self.layers.items():
             if name in plan.one_by_one:
                 raise ValueError(
                     f"{name!r} has Kronecker factors, but in {where} it is used in another way "
@@ -323,7 +323,7 @@ class FactorSums:
             return
         described = {
             name: (tuple(own.shape), own.bias, own.inputs_first, own.kernel)
-            for name, own in self.found.items()
+            for name, own in self.layers.items()
         }
         everyone = [rank for rank in ranks.exchange((self._chosen, described)) if rank[0]]
         for _, other in everyone:
@@ -334,8 +334,8 @@ class FactorSums:
                 )
         if not self._chosen and everyone:
             for name, (_, bias, inputs_first, kernel) in everyone[0][1].items():
-                self.found[name] = LayerSums.zeros(parameters[name], bias, inputs_first, kernel)
-        for own in self.found.values():
+                self.layers[name] = LayerSums.zeros(parameters[name], bias, inputs_first, kernel)
+        for own in self.layers.values():
             ranks.sum_(own.inputs)
             ranks.sum_(own.outputs)
             (own.rows,) = ranks.sum(own.rows)
@@ -433,7 +433,7 @@ class KroneckerPass(FisherPass):
     def _make_sums(self, graph: Graph, plan: Plan, batch: FisherBatch) -> "BatchFactors":
         self.factors.choose(graph, plan, self._run.parameters)
         self.factors.take(graph, plan, batch.where)
-        return BatchFactors(self.sums.totals, graph, plan, batch.size, self.factors.found)
+        return BatchFactors(self.sums.totals, graph, plan, batch.size, self.factors.layers)
 
     def _add_alone(self, sample: FisherBatch, output: Tensor) -> None:
         """Add a sample that was run alone: factors by rules, squares by plain autograd."""
@@ -444,9 +444,9 @@ class KroneckerPass(FisherPass):
         self.factors.choose(graph, plan, self._run.parameters)
         self.factors.take(graph, plan, sample.where)
         plan.use_no_rule_for(plan.ruled)
-        taken = self.factors.found.keys() | {own.bias for own in self.factors.found.values()}
+        taken = self.factors.layers.keys() | {own.bias for own in self.factors.layers.values()}
         with torch.no_grad():
-            factors = BatchFactors(self.sums.totals, graph, plan, 1, self.factors.found)
+            factors = BatchFactors(self.sums.totals, graph, plan, 1, self.factors.layers)
             for vector in vectors if plan.factored else ():
                 factors.add(factors.backward(output, vector))
             factors.finish()

@@ -33,6 +33,7 @@ from ewc.parameters import (
     ModelParameters,
     ParameterSelection,
     at_least_float32,
+    name_before_peft,
     named_parameters,
 )
 from ewc.pull import Pull
@@ -731,8 +732,7 @@ def adapted_names(model: nn.Module) -> dict[str, str]:
     bases = [n for n, module in model.named_modules() if isinstance(module, LoraLayer)]
     new_names = {}
     for name in (*named_parameters(model), *(f"{base}.base_layer.weight" for base in bases)):
-        before = name.removeprefix("base_model.model.").replace(".base_layer.", ".")
-        before = re.sub(r"\.modules_to_save\.[^.]+\.", ".", before)
+        before = re.sub(r"\.modules_to_save\.[^.]+\.", ".", name_before_peft(name))
         if before != name and not {"original_module", "lora_A", "lora_B"} & set(name.split(".")):
             new_names[before] = name
     return new_names

@@ -87,12 +87,12 @@ class TrainerMemory:
         memory, prefix = self.memory, "ewc" if self.name == DEFAULT_NAME else f"ewc_{self.name}"
         if not memory.tasks:
             return {}
-        found = {
+        values = {
             "strength": memory.strength,
             "estimated_rise": memory.estimated_rise(),
             "allowed_rise": memory.allowed_rise(),
         }
-        return {f"{prefix}_{key}": v for key, v in found.items() if math.isfinite(v)}
+        return {f"{prefix}_{key}": v for key, v in values.items() if math.isfinite(v)}
 
     def check_name(self, memories: Sequence["TrainerMemory"]) -> None:
         """Raise if one of a trainer's memories has the name of another; then none is attached.

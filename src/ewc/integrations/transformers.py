@@ -353,15 +353,15 @@ def own_text(
     if not temperature > 0:
         raise ValueError(f"expected a temperature above 0, got {temperature}")
     check_length(model, length)
-    found = []
+    batches = []
     # The bar is that of Transformers, which its users switch off with disable_progress_bar().
     with logging.tqdm(total=sequences, desc="own text", unit="sequence") as bar:
         while sequences > 0:
             size = min(batch_size, sequences)
-            found.append(say(model, tokenizer, size, length, temperature, generator))
+            batches.append(say(model, tokenizer, size, length, temperature, generator))
             sequences -= size
             bar.update(size)
-    return found
+    return batches
 
 
 def check_length(model: nn.Module, length: int) -> None:
@@ -516,7 +516,7 @@ def read_pieces(pieces: Sequence[Piece], tokenizer: Any, length: int) -> Batch |
         if not ends:
             text = text.rsplit(maxsplit=1)[0] if text.strip() else ""
         # One text at a time: a tokenizer may have no token to fill shorter ones with.
-        numbers = tokenizer(text, truncation=True, max_length=length)["input_ids"]
-        if len(numbers) > 1:
-            rows.append(torch.tensor(numbers))
+        ids = tokenizer(text, truncation=True, max_length=length)["input_ids"]
+        if len(ids) > 1:
+            rows.append(torch.tensor(ids))
     return joined(rows) if rows else None

@@ -35,9 +35,9 @@ class Rounding:
         rows = output.detach().reshape(-1, columns)
         sizes = rows[:: max(1, len(rows) // COMPARED)].abs()
         small = sizes[sizes < MASK]
-        usual = float(small.median()) if small.numel() else 0.0
+        typical = float(small.median()) if small.numel() else 0.0
         self.relative = rounding**0.5
-        self.absolute = self.relative * sizes.amax(0) + 16 * rounding * usual
+        self.absolute = self.relative * sizes.amax(0) + 16 * rounding * typical
 
     def explains(self, first: Tensor, second: Tensor) -> bool:
         """Whether two outputs for a sample are equal up to rounding."""

@@ -45,6 +45,7 @@ _OF_ONE = {
     "embedding": (0, 0), "_embedding_bag": (0, 0), "isin": (1, 0), "mm": (0, 1), "mv": (0, 1),
     "vdot": (0, 0),
 }  # fmt: skip
+MASKS = (torch.bool, torch.uint8)  # dtypes of an index that selects, as a mask does
 # Parts of a dimension.
 _PARTS = "narrow select slice split split_with_sizes unbind unsafe_split"
 # Writes to places that are given by an index.
@@ -126,7 +127,7 @@ class Watch(TorchDispatchMode):
     def __init__(self, protected: Iterable[Tensor] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.looks: list[Look] = []
-        self._protected = {one for tensor in protected if (one := _storage(tensor))}
+        self._protected = {storage for tensor in protected if (storage := _storage(tensor))}
         self._calls = _Calls(self.looks, self._protected)
 
     def __enter__(self) -> Self:
@@ -163,7 +164,7 @@ class Watch(TorchDispatchMode):
             self.looks.append(Look(name, ()))
             return
         tensors = list(_tensors(args))
-        if not tensors or any(one.is_nested for one in tensors):
+        if not tensors or any(tensor.is_nested for tensor in tensors):
             return
         if kind == "of one":
             at, dim = _OF_ONE[name]
@@ -172,14 +173,14 @@ class Watch(TorchDispatchMode):
         given = dim if isinstance(dim, list | tuple) else () if dim is None else (dim,)
         if kind == "window":
             given = tuple(range(1, rank))
-        sizes = tuple([tuple(one.shape) for one in tensors])
+        sizes = tuple([tuple(tensor.shape) for tensor in tensors])
         if kind == "scatter":
             self.looks.append(Look(name, sizes))
             if not given:
                 return
         if name in _BY_INDEX and _is_in_order(args[2], args[0], args[1] % max(rank, 1)):
             return
-        dims = tuple([one % max(rank, 1) for one in given]) or tuple(range(rank))
+        dims = tuple([each % max(rank, 1) for each in given]) or tuple(range(rank))
         if kind == "part" and isinstance(result, Tensor) and result.shape == first.shape:
             return
         kept = name in _COMPARABLE and not (first.is_floating_point() or first.is_complex())
@@ -188,7 +189,7 @@ class Watch(TorchDispatchMode):
 
     def _note_indices(self, name: str, tensor: Tensor, indices: Sequence[Tensor | None]) -> None:
         """Note rows that are taken from, or written to, other places than their own."""
-        if any(one is not None and one.dtype in (torch.bool, torch.uint8) for one in indices):
+        if any(index is not None and index.dtype in MASKS for index in indices):
             self.looks.append(Look("masked_select", ()))
             return
         dims = tuple(
@@ -229,15 +230,15 @@ def samples_to_compare(together: Sequence[Look], alone: Sequence[Look], size: in
     everyone = range(size)
     if [look.name for look in together] != [look.name for look in alone]:
         return everyone  # what is computed depends on the samples
-    found: set[int] = set()
+    differing: set[int] = set()
     for look, other in zip(together, alone, strict=True):
         if not _crosses(look, other):
             continue
         own = _own_results_differ(look, other, size)
         if own is None:
             return everyone
-        found.update(own)
-    return sorted(found)
+        differing.update(own)
+    return sorted(differing)
 
 
 def are_within(together: Sequence[Look], alone: Sequence[Look]) -> bool:
@@ -259,10 +260,10 @@ def _crosses(look: Look, alone: Look) -> bool:
     if len(look.sizes) != len(alone.sizes):
         return True
     differing = [
-        [dim for dim, (a, b) in enumerate(zip(one, two, strict=False)) if a != b]
-        if len(one) == len(two)
+        [dim for dim, (a, b) in enumerate(zip(sizes, sizes_alone, strict=False)) if a != b]
+        if len(sizes) == len(sizes_alone)
         else [0]
-        for one, two in zip(look.sizes, alone.sizes, strict=True)
+        for sizes, sizes_alone in zip(look.sizes, alone.sizes, strict=True)
     ]
     if look.dims is None:  # samples written to places that they share
         return not differing[0] and any(differing[1:])
@@ -284,8 +285,8 @@ def _own_results_differ(look: Look, alone: Look, size: int) -> list[int] | None:
     others = [dim for dim in look.dims if dim != at]
     own = reduce(values, others, keepdim=True) if others else values
     differs = (own != reduce(own, at, keepdim=True)).movedim(at, 0).reshape(size, -1).any(1)
-    found: list[int] = differs.nonzero().flatten().tolist()
-    return found
+    samples: list[int] = differs.nonzero().flatten().tolist()
+    return samples
 
 
 @cache
@@ -307,7 +308,7 @@ def _traits(func: Any) -> tuple[str, int, Any, tuple[tuple[int, str], ...]]:
     name = func.overloadpacket.__name__ if func.namespace == "aten" else ""
     if name in ("max", "min") and func._overloadname == "other":  # elementwise
         name = ""
-    at = next((at for at, one in enumerate(arguments) if one.name in _DIM), -1)
+    at = next((at for at, argument in enumerate(arguments) if argument.name in _DIM), -1)
     default = arguments[at].default_value if at >= 0 else None
     return name if name in NOTED else "", at, default, written
 
