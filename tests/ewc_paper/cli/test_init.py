@@ -154,7 +154,7 @@ def test_a_missing_extra_is_noticed_before_anything_is_written(
             "argument --size: expected a whole number, got 1e5 (see",
         ),
         (["run", "chess"], "ewc run: argument NAME: there is no chess; choose from schematic, "),
-        (["rnu", "games"], "argument COMMAND: there is no rnu: did you mean run?"),
+        (["rnu", "games"], "argument COMMAND: there is no rnu: did you mean run? (see"),
         (["many-tasks"], "argument COMMAND: did you mean ewc run many-tasks?"),
         (["run", "many-task"], "there is no many-task: did you mean many-tasks?"),
         (["run", "games", "--segment-step", "3"], "--segment-step: did you mean --segment-steps?"),

@@ -171,5 +171,6 @@ def test_a_config_that_does_not_fit_is_named(run: Path, capsys: pytest.CaptureFi
     assert f"{run}/config.json: --grid must be at most 1000, got 1000000" in said
 
 
-def test_an_empty_directory_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--out must name a directory" in refused(["schematic", "--out", ""], capsys)
+@pytest.mark.parametrize("out", ["", " "])
+def test_an_empty_directory_name_is_refused(out: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--out must name a directory" in refused(["schematic", "--out", out], capsys)

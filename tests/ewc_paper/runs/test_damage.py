@@ -316,6 +316,19 @@ def bad_values(field: Field[Any], chance: random.Random) -> list[str]:
     return ["1", "1"] if several and chance.random() < 0.2 else [chance.choice(wrong)]
 
 
+BAD_LOOKS = (  # at runs, with arguments that do not fit
+    *(["figure", ""], ["figure", ".", "--format", "gif"], ["figure", ".", "--preset", "quick"]),
+    *(["report"], ["report", "x", "--out", " "], ["report", ".", "--out", "/"], ["report", ""]),
+    *(["watch", ".", "--port", "70000"], ["watch", ".", "--port", "-1"], ["watch", "", "--port"]),
+    *(["status"], ["status", "a", "b"], ["status", " "], ["runs", ""], ["runs", "a", "--out", "b"]),
+    *(["completion", "tcsh"], ["completion"], ["list", "all"], ["--verson"], []),
+)
+BAD_SPECS = (
+    *("seed=", "=1,2", "seed", "seed=1..", "seed=..2", "seed=2..1", "seed=1,1", "seed=log:0..5"),
+    *("seed=1.5,2", "seed=a..b", "seed=log:1,2", "seed=1..2..3", "sede=1,2", "seed=1,nan"),
+)
+
+
 def bad_command(chance: random.Random) -> list[str]:
     """Arguments of `ewc` that do not fit, in one of many ways."""
     name = chance.choice(list(SUMMARIES))
@@ -323,7 +336,7 @@ def bad_command(chance: random.Random) -> list[str]:
     field = chance.choice([each for each in fields(experiment) if each.type != "bool"])
     while isinstance(field.default, bool):
         field = chance.choice(list(fields(experiment)))
-    way = chance.randrange(10)
+    way = chance.randrange(12)
     run = [chance.choice(("run", "sweep")), name]
     over = ["--over", "seed=1,2" if way == 4 else f"{field.name}=x..y"]
     if way == 0:
@@ -340,8 +353,15 @@ def bad_command(chance: random.Random) -> list[str]:
     if way == 5:
         extra = [["--workers", "0"], ["--workers", "x"], ["--engine", "rai"], ["--gpus", "1"]]
         extra += [["--engine", "ray", "--address", a] for a in ("head", ":1", "h:0", "h:99999", "")]
-        extra += [["--checkpoint-seconds", "-1"], ["--out", ""], ["--resume", "--out", "/nowhere"]]
+        extra += [["--checkpoint-seconds", "-1"], ["--out", chance.choice(("", " "))]]
+        extra += [["--resume", "--out", "/nowhere"]]
         return ["run", name, *chance.choice(extra)]
+    if way == 6:
+        return list(chance.choice(BAD_LOOKS))
+    if way == 7:
+        numbers = ("--trials", "--seeds", "--halving", "--best-seeds")
+        wrong = [chance.choice(numbers), chance.choice(("-1", "x", "1e9", ""))]
+        return ["sweep", name, "--over", chance.choice(BAD_SPECS), *chance.choice(([], wrong))]
     return ["run", name, flag(field.name), *bad_values(field, chance)]
 
 

@@ -117,9 +117,9 @@ class Parser(argparse.ArgumentParser):
             return
         if action.metavar == "COMMAND" and value in SUMMARIES:
             raise argparse.ArgumentError(action, f"did you mean ewc run {value}?")
-        known = ", ".join(map(str, action.choices))
-        text = f"there is no {value}{did_you_mean(str(value), action.choices)}; choose from {known}"
-        raise argparse.ArgumentError(action, text)
+        known = f"; choose from {', '.join(map(str, action.choices))}"
+        said = did_you_mean(str(value), action.choices) or known
+        raise argparse.ArgumentError(action, f"there is no {value}{said}")
 
 
 def path_text(text: str) -> str:

@@ -69,7 +69,7 @@ def _plan(options: argparse.Namespace) -> "tuple[RunDirectory, Experiment]":
 
 def place(options: argparse.Namespace, prefix: str = "") -> Path:
     """The directory of a run or a sweep: --out, or one that is named after preset and seed."""
-    if options.out == "":
+    if options.out is not None and not options.out.strip():
         raise RunError("--out must name a directory, got an empty string")
     experiment: type[Experiment] = options.experiment
     preset = options.preset or DEFAULT_PRESET
