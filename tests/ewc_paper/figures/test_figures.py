@@ -19,6 +19,7 @@ from ewc_paper.figures import plot
 from ewc_paper.figures.names import (
     ARM_LABELS,
     METHOD_LABELS,
+    game_marks,
     game_name,
     in_order,
     mean_and_deviation,
@@ -69,6 +70,12 @@ def test_tasks_are_letters_and_then_numbers(task: int, name: str) -> None:
 )
 def test_games_have_names_to_read(game: str, name: str) -> None:
     assert game_name(game) == name
+
+
+def test_the_marks_of_games_are_explained_where_there_are_any() -> None:
+    assert game_marks(["Pong", "minatar/breakout"]) == []
+    marks = game_marks(["minatar/breakout", "minatar/breakout:rotate90,channels2"])
+    assert [line.partition(":")[0] for line in marks] == ["90°, 180°, 270°", "c1, c2, ..."]
 
 
 @pytest.mark.parametrize(

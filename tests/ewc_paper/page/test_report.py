@@ -235,12 +235,15 @@ def test_the_facts_are_the_preset_the_seeds_and_the_times_of_a_run_made_here(
         "networks": "0 of 12",
         "seeds": "10 to 12",
     }
-    (tmp_path / "progress.json").write_text("{}")
-    os.utime(tmp_path / "config.json", (1_000_000_000, 1_000_000_000))
-    os.utime(tmp_path / "progress.json", (1_000_000_300, 1_000_000_300))
-    known = facts(run_section(run, "heading", "run0", ROOM))
+    times = {"process": 1, "seconds": 100, "made": 0, "parts": {}}
+    times |= {"begun": 1_000_000_000, "all_seconds": 300}
+    (tmp_path / "progress.json").write_text(json.dumps(times))
+    shutil.copytree(tmp_path, tmp_path / "copy")  # whose files have the times of the copy
+    known = facts(run_section(RunDirectory(tmp_path / "copy"), "heading", "run0", ROOM))
     assert known["begun"] == "9 September 2001, 01:46 UTC"
-    assert known["duration"] == "5 minutes, breaks included"
+    assert known["duration"] == "5 minutes, breaks left out"
+    (tmp_path / "progress.json").write_text(json.dumps(times | {"begun": 1e15}))
+    assert "begun" not in facts(run_section(run, "heading", "run0", ROOM))
 
 
 def test_options_that_differ_from_the_preset_are_counted(tmp_path: Path) -> None:
@@ -328,7 +331,7 @@ def tables(page: str) -> dict[str, list[list[str]]]:
     found = {}
     for table in re.findall(r"<table>(.*?)</table>", page, re.DOTALL):
         rows = re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)
-        caption = re.findall(r"<caption>(.*?)</caption>", table)[0]
+        caption = re.findall(r"<caption><span>(.*?)</span></caption>", table)[0]
         found[caption] = [re.findall(r"<t[hd][^>]*>([^<]*)</t", row) for row in rows]
     return found
 

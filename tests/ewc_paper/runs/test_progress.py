@@ -33,6 +33,19 @@ def test_what_was_made_in_this_session_is_told_apart_from_what_was_there(tmp_pat
     assert told["seconds"] >= 0
 
 
+def test_the_times_of_all_sessions_are_added_and_breaks_left_out(tmp_path: Path) -> None:
+    begun = read_progress(tmp_path)["begun"]
+    assert begun == 0  # not known
+    for session in range(2):
+        with ProgressFile(tmp_path) as kept:
+            kept._started -= 100
+        told = read_progress(tmp_path)
+        assert told["seconds"] == pytest.approx(100, abs=5)
+        assert told["all_seconds"] == pytest.approx(100 * (session + 1), abs=5)
+        assert told["begun"] == begun or session == 0
+        begun = told["begun"]
+
+
 def test_it_is_written_every_few_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 1.0, 2.5, 2.5, 3.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))

@@ -56,6 +56,24 @@ def game_name(game: str) -> str:
     return re.sub("(?<=[a-z])(?=[A-Z])", " ", game).replace("Up NDown", "Up'n Down")
 
 
+# What the marks after the name of a MinAtar game mean, by what is shown for them.
+GAME_MARKS = {
+    r" \d+°": "90°, 180°, 270°: the game with its screen turned",
+    r" a\d": "a1, a2, ...: with its actions in another order",
+    r" c\d": "c1, c2, ...: with the channels of its screen in another order",
+}
+
+
+def game_marks(games: Iterable[str]) -> list[str]:
+    """Return the lines `mark: meaning` that the names of these games need."""
+    names = [game_name(game) for game in games]
+    return [
+        line
+        for mark, line in GAME_MARKS.items()
+        if any(re.search(mark, name) for name in names)
+    ]
+
+
 def listed(strings: Sequence[str]) -> str:
     """Join strings as in a sentence: `A`, `A and B`, `A, B and C`."""
     if len(strings) < 2:

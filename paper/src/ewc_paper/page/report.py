@@ -34,7 +34,7 @@ from ewc_paper.page.markup import (
 from ewc_paper.runs.checksums import check_lost_plan
 from ewc_paper.runs.directory import RunDirectory
 from ewc_paper.runs.files import refuse_links, replace_file
-from ewc_paper.runs.progress import NAME as PROGRESS
+from ewc_paper.runs.progress import read_progress
 from ewc_paper.sweeps.sweep import Plan, Sweep
 from ewc_paper.sweeps.table import best_table, trial_table
 
@@ -286,20 +286,17 @@ def _preset(config: dict[str, Any]) -> str:
 
 
 def _times(run: RunDirectory) -> dict[str, str]:
-    """Return when the run began and how long it has taken, as far as its files tell.
-
-    Only a directory that was run in has a file of its progress; in a copy, as of a stored run, the
-    times of the files are those of the copy.
-    """
-    try:
-        began = (run.path / "config.json").stat().st_mtime
-        last = (run.path / PROGRESS).stat().st_mtime
-    except OSError:
+    """Return when the run began and how long it has taken, if that was recorded."""
+    told = read_progress(run.path)
+    if not told["begun"]:
         return {}
-    day = datetime.fromtimestamp(began, UTC)
+    try:
+        day = datetime.fromtimestamp(told["begun"], UTC)
+    except (OverflowError, ValueError, OSError):
+        return {}  # a number, but no time
     return {
         "begun": f"{day.day} {day:%B %Y, %H:%M} UTC",
-        "duration": f"{duration(max(0.0, last - began))}, breaks included",
+        "duration": f"{duration(told['all_seconds'])}, breaks left out",
     }
 
 
@@ -455,6 +452,7 @@ def _sweep_facts(sweep: Sweep, plan: Plan) -> Markup:
         facts["halving"] = f"{plan.halving:g}"
     if plan.best_seeds:
         facts["seeds that report"] = _range(plan.reporting_seeds)
+    facts |= _times(RunDirectory(sweep.path))
     running = RunDirectory(sweep.path).is_being_written()
     return fact_card("What was run: this sweep", facts | ({"state": "running"} if running else {}))
 

@@ -20,7 +20,15 @@ from ewc_paper.runs.checksums import sums_of
 from ewc_paper.runs.directory import RunDirectory
 from ewc_paper.runs.engine import ERROR, Part, Report
 from ewc_paper.runs.files import parse_record, read_bytes
-from ewc_paper.runs.schema import SchemaError, integer, mapping, number, record, short_text
+from ewc_paper.runs.schema import (
+    SchemaError,
+    integer,
+    mapping,
+    number,
+    optional,
+    record,
+    short_text,
+)
 from ewc_paper.terminal import printable
 
 NAME = "progress.json"
@@ -33,6 +41,9 @@ class ProgressFile:
     def __init__(self, directory: Path) -> None:
         self._file = directory / NAME
         self._started = time.time()
+        before = read_progress(directory)
+        self._begun = before["begun"] or self._started
+        self._seconds_before = before["all_seconds"]
         self._first: dict[str, float] = {}  # progress at the first report, to know the speed
         self._last: dict[str, float] = {}
         self._written = 0.0
@@ -60,9 +71,12 @@ class ProgressFile:
         """Replace the file; it is not synced, as it says nothing that a resume needs."""
         self._written = time.monotonic()
         made = sum(self._last.values()) - sum(self._first.values())
+        seconds = max(0.0, time.time() - self._started)
         content = {
             "process": os.getpid(),
-            "seconds": time.time() - self._started,
+            "begun": self._begun,
+            "seconds": seconds,
+            "all_seconds": self._seconds_before + seconds,
             "made": made,
             "parts": self._last,
         }
@@ -73,22 +87,29 @@ class ProgressFile:
 
 
 _CHECK = record(
-    process=integer(), seconds=number(0), made=number(0), parts=mapping(short_text, number(0, 1))
+    process=integer(),
+    begun=optional(number(0)),
+    seconds=number(0),
+    all_seconds=optional(number(0)),
+    made=number(0),
+    parts=mapping(short_text, number(0, 1)),
 )
 
 
 def read_progress(directory: Path) -> dict[str, Any]:
-    """Return what the file says: `seconds` of this session, progress `made`, and that of `parts`.
+    """Return what the file says about a run, or about nothing if it cannot be read.
 
-    Without a file that can be read, nothing was made.
+    `begun` is when the run was first started (Unix time, 0 if that is not known), `all_seconds` the
+    time that all its sessions took; `seconds` and the progress `made` are those of the last one.
     """
-    nothing: dict[str, Any] = {"process": 0, "seconds": 0.0, "made": 0.0, "parts": {}}
+    times = {"begun": 0.0, "seconds": 0.0, "all_seconds": 0.0}
+    nothing: dict[str, Any] = {"process": 0, "made": 0.0, "parts": {}, **times}
     try:
         content = parse_record(read_bytes(directory / NAME), NAME)
         _CHECK(content)
     except (OSError, RunError, SchemaError):
         return nothing
-    return content
+    return {**nothing, **{name: value for name, value in content.items() if value is not None}}
 
 
 DONE, RUNNING, FAILED, DAMAGED = "done", "running", "failed", "damaged"

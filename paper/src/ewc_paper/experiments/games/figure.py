@@ -36,7 +36,7 @@ from ewc_paper.experiments.games.data import (
 )
 from ewc_paper.experiments.games.tables import by_game, sentence, summary
 from ewc_paper.experiments.view import MAX_PANELS, MAX_SEGMENTS, Layout, Paper, StoredConfig
-from ewc_paper.figures.names import ARM_LABELS, game_name
+from ewc_paper.figures.names import ARM_LABELS, game_marks, game_name
 from ewc_paper.figures.panel import (
     BLACK,
     LOOKS,
@@ -172,7 +172,11 @@ def figures(run: RunDirectory) -> list[Figure]:
     """Return the totals, the schedule, the skills, the scores by game, the contexts, the clips."""
     networks = read_networks(run)
     panels = {**panels_of(networks), "games-clips": clip_panels(networks)}
-    return [Figure(name, *TEXTS[name], shown) for name, shown in panels.items() if shown]
+    texts = dict(TEXTS)
+    if marks := game_marks(game for network in networks for game in network.games):
+        title, caption = texts["games-schedule"]
+        texts["games-schedule"] = title, f"{caption} {'; '.join(marks)}."
+    return [Figure(name, *texts[name], shown) for name, shown in panels.items() if shown]
 
 
 def panels_of(networks: Sequence[Network]) -> dict[str, list[Panel]]:

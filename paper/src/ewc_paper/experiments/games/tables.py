@@ -41,6 +41,7 @@ from ewc_paper.experiments.games.data import (
 )
 from ewc_paper.figures.names import (
     ARM_LABELS,
+    game_marks,
     game_name,
     listed,
     mean_and_deviation,
@@ -155,6 +156,7 @@ def summary(networks: Sequence[Network]) -> Table:
         if any(cells):
             table.add_row(measure.name, *cells)
             legend += [f"{measure.name}: {measure.meaning}"] * bool(measure.meaning)
+    legend += game_marks(game for learners in arms.values() for game in learners[0].games)
     table.caption = "\n".join(legend)
     return table
 
