@@ -17,7 +17,7 @@ import os
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
+    PreTrainedModel,
     Trainer,
     TrainerCallback,
     TrainingArguments,
@@ -46,8 +47,8 @@ END = "<|endoftext|>"
 class Settings:
     """The size of the model, and how long it is trained."""
 
-    layers: int = 4
-    width: int = 192
+    layers: int = 3
+    width: int = 128
     vocabulary: int = 2048
     block: int = 128  # tokens per sequence
     batch: int = 16  # sequences per step
@@ -143,7 +144,10 @@ def some(blocks: Tensor, count: int) -> Tensor:
     return blocks[:: math.ceil(len(blocks) / count)]
 
 
-def untrained(settings: Settings) -> GPT2LMHeadModel:
+Untrained = Callable[[Settings], PreTrainedModel]  # makes a model that has learned nothing yet
+
+
+def untrained(settings: Settings) -> PreTrainedModel:
     """Return a GPT-2 that has learned nothing yet."""
     torch.manual_seed(settings.seed)
     config = GPT2Config(
@@ -189,15 +193,17 @@ def train(
         Trainer(model, args, train_dataset=rows, callbacks=list(callbacks)).train()
 
 
-def pretrained(settings: Settings, text: Text, folder: Path | None) -> GPT2LMHeadModel:
+def pretrained(
+    settings: Settings, text: Text, folder: Path | None, untrained: Untrained = untrained
+) -> PreTrainedModel:
     """Return the model that knows the first text; from the folder, if it is there already."""
     if folder is None:
-        return first_training(settings, text)
+        return first_training(settings, text, untrained)
     record, made_by = folder / "settings.json", asdict(settings) | {"python": sys.version}
     for later in ("tuning_steps", "tuning_rate", "tested"):
         del made_by[later]
     if not record.exists():
-        model = first_training(settings, text)
+        model = first_training(settings, text, untrained)
         model.save_pretrained(folder)
         record.write_text(json.dumps(made_by))  # last: without it the folder does not count
     settings_then = json.loads(record.read_text())
@@ -206,10 +212,12 @@ def pretrained(settings: Settings, text: Text, folder: Path | None) -> GPT2LMHea
             f"expected a model made by {made_by} in {folder}, found {settings_then}: "
             "give another folder"
         )
-    return GPT2LMHeadModel.from_pretrained(folder)
+    return type(untrained(settings)).from_pretrained(folder)
 
 
-def first_training(settings: Settings, text: Text) -> GPT2LMHeadModel:
+def first_training(
+    settings: Settings, text: Text, untrained: Untrained = untrained
+) -> PreTrainedModel:
     """Return the model after its first training."""
     model = untrained(settings)
     train(model, text.train, settings, steps=settings.steps, rate=settings.rate)

@@ -1,11 +1,12 @@
 """Fine-tuning a language model: what is learned of the new text, and what is kept of the old.
 
-Model and texts are those of `examples/finetune_lm.py`. EWC, an L2 anchor, LoRA, smaller learning
-rates, early stopping and a little replay are measured over their values and several seeds. Results
-are stored run by run; started again, the benchmark goes on where it stopped.
+Model and texts are those of `examples/finetune_lm.py`, or another pair. EWC and its rivals are
+measured over the values of the one number that each has, and over several seeds. Results are stored
+run by run; started again, the benchmark goes on where it stopped.
 
     python -m benchmarks.studies.finetuning --folder runs/finetuning
     python -m benchmarks.studies.finetuning --folder runs/finetuning --methods ewc --kind empirical
+    python -m benchmarks.studies.finetuning --folder runs/manuals --pair manuals
 """
 
 import argparse
@@ -14,7 +15,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,15 +24,18 @@ import torch
 from peft import LoraConfig, get_peft_model
 from rich.console import Console
 from torch import Tensor, nn
+from torch.nn.functional import kl_div, log_softmax
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.utils import logging
 
 from benchmarks.measure import print_table
+from benchmarks.studies import pairs
 from benchmarks.studies.frontier import draw, summary, tunings
-from ewc.fisher import fisher_diagonal
-from ewc.fisher.likelihood import Kind, Positions
-from ewc.integrations.transformers import EWCCallback
-from ewc.memory import EWC
+from benchmarks.studies.pairs import PAIRS
+from ewc.fisher import KroneckerFisher, fisher_diagonal, fisher_kronecker
+from ewc.fisher.likelihood import IGNORE, Kind, Positions
+from ewc.integrations.transformers import EWCCallback, own_text
+from ewc.memory import EWC, Curvature
 from examples.finetune_lm import (
     QUICK,
     Settings,
@@ -39,9 +44,7 @@ from examples.finetune_lm import (
     loss_on,
     pretrained,
     some,
-    texts,
     train,
-    untrained,
 )
 
 Row = dict[str, Any]
@@ -103,17 +106,32 @@ def _read(file: Path) -> list[Row]:
     return rows
 
 
-# By method, the values that are measured: a strength, a rank, a share. The default budget has none.
+# By method, the values that are measured, the most telling first: a strength, a rank, a share. The
+# default budget has none.
 VALUES: dict[str, Sequence[float]] = {
+    "kronecker-default": (0.0,),
+    "kronecker": (10.0, 3.0, 30.0),
     "default": (0.0,),
-    "ewc": (10.0, 3.0, 30.0, 100.0),
-    "l2": (0.03, 0.1, 0.01, 0.3),
+    "ewc": (30.0, 100.0, 10.0),
+    "own": (10.0, 3.0, 30.0),
+    "replay": (0.05, 0.2, 0.01),
+    "l2": (0.1, 0.03, 0.3),
+    "averaging": (0.3, 0.5, 0.7, 0.8, 0.9),
+    "own-averaging": (0.3, 0.5, 0.7, 0.8, 0.9),
+    "kl": (1.0, 0.3, 3.0),
+    "self-replay": (0.2, 0.05),
+    "kronecker-replay": (3.0, 10.0),
+    "own-default": (0.0,),
+    "few": (10.0, 3.0, 30.0),
+    "unrelated": (10.0, 3.0, 30.0),
+    "lora": (32.0, 2.0),
     "rate": (0.25, 0.1),
-    "lora": (2.0, 32.0),
-    "replay": (0.05, 0.2),
 }
 LORA_RATE = 4.0  # adapters start at zero and need larger steps: a multiple of the learning rate
-POINTS_ALONG = 10  # losses that are measured during plain training, for early stopping
+POINTS_ALONG = 6  # losses that are measured during plain training, for early stopping
+AVERAGED = 3.0  # λ of the training whose weights are averaged with those before it
+A_LITTLE = 0.01  # of old text, beside a memory
+FEW = 64  # sequences of old text, if there are few
 
 Losses = dict[str, float]
 
@@ -134,7 +152,7 @@ class FisherOptions:
     """
 
     kind: Kind = "sampled"
-    samples: int = 1024
+    samples: int = 512
     positions: Positions = "mean"
     tokens: str = "all"
     floor: float = 0.0
@@ -151,25 +169,86 @@ class FisherOptions:
         return self.parameters.split(",") if self.parameters else None
 
 
+Fisher = dict[str, Tensor] | KroneckerFisher
+FISHERS: dict[Curvature, Callable[..., Fisher]] = {
+    "diagonal": fisher_diagonal,
+    "kronecker": fisher_kronecker,
+}
+# By method, the curvature of its memory, and the text that its Fisher is of.
+MEMORIES: dict[str, tuple[Curvature, str]] = {
+    "ewc": ("diagonal", "old"),
+    "kronecker": ("kronecker", "old"),
+    "own": ("kronecker", "own"),
+    "few": ("kronecker", "few"),
+    "unrelated": ("kronecker", "unrelated"),
+}
+
+
 @dataclass(frozen=True)
 class Start:
-    """What all runs of a seed start from: the model, both texts, and the Fisher of the old one."""
+    """What all runs of a seed start from: the model and the texts.
+
+    `made` keeps what several runs need, and how many seconds it took: the model's own text,
+    Fishers, and weights after training.
+    """
 
     model: nn.Module
     old: Text
     new: Text
+    unrelated: Text
     settings: Settings
     options: FisherOptions
-    fisher: dict[str, Tensor]
+    made: dict[str, tuple[Any, float]] = field(default_factory=dict)
+
+    def once(self, name: str, make: Callable[[], Any]) -> Any:
+        """Return what `make` returned when it was first called under this name."""
+        if name not in self.made:
+            began = time.process_time()
+            made = make()
+            self.made[name] = made, time.process_time() - began
+        return self.made[name][0]
+
+    def text(self, name: str) -> Tensor:
+        """Return the text that a Fisher is of."""
+        samples, seed = self.options.samples, self.settings.seed
+        if name == "own":
+            said: Tensor = self.once(
+                "own", lambda: own_blocks(self.model, self.old.train, samples, seed)
+            )
+            return said
+        texts = {"old": self.old, "few": self.old, "unrelated": self.unrelated}
+        return some(texts[name].train, min(FEW, samples) if name == "few" else samples)
+
+    def fisher(self, memory: str) -> Fisher:
+        """Return the Fisher of one of the `MEMORIES`."""
+        curvature, name = MEMORIES[memory]
+        text, seed = self.text(name), self.settings.seed
+        fisher: Fisher = self.once(
+            f"fisher of {memory}",
+            lambda: fisher_of(self.model, text, self.options, seed, curvature),
+        )
+        return fisher
+
+
+def own_blocks(model: nn.Module, like: Tensor, count: int, seed: int) -> Tensor:
+    """Return sequences that the model says itself; those that it ended early are left out."""
+    generator = torch.Generator().manual_seed(seed)
+    said = own_text(model, sequences=count, length=like.shape[1], generator=generator)
+    whole = [rows["input_ids"][(rows["labels"] != IGNORE).all(1)] for rows in said]
+    return torch.cat(whole)
 
 
 def fisher_of(
-    model: nn.Module, text: Tensor, options: FisherOptions, seed: int
-) -> dict[str, Tensor]:
-    """Return the Fisher of the old text."""
+    model: nn.Module,
+    text: Tensor,
+    options: FisherOptions,
+    seed: int,
+    curvature: Curvature = "diagonal",
+) -> Fisher:
+    """Return the Fisher of a text."""
     if options.tokens not in ("all", "one"):
         raise ValueError(f"expected tokens='all' or 'one', got {options.tokens!r}")
-    return fisher_diagonal(
+    return FISHERS[curvature](
         model,
         counted(some(text, options.samples), options.tokens == "one", seed),
         kind=options.kind,
@@ -202,27 +281,38 @@ def tune(start: Start, method: str, value: float) -> list[Losses]:
 
 def plain(start: Start, value: float) -> list[Losses]:
     """Train as usual; `value` means nothing."""
-    model = deepcopy(start.model)
     along = LossesAlong(start)
-    _train(start, model, callbacks=[along])
+    model, seconds = _trained(start, callbacks=[along])
+    start.made["tuned plain"] = _weights(model), seconds - along.seconds
+    along.losses[-1]["seconds"] = seconds - along.seconds
     return along.losses
 
 
 def smaller_rate(start: Start, value: float) -> list[Losses]:
     """Train with a learning rate that is multiplied by `value`."""
+    return _measured(start, *_trained(start, rate=value))
+
+
+def held(memory: str, start: Start, value: float) -> list[Losses]:
+    """Train with one of the `MEMORIES`, of strength `value`; 0 is the default budget."""
     model = deepcopy(start.model)
-    _train(start, model, rate=value)
-    return [losses(model, start)]
+    ewc = _memory(start, model, memory, value)
+    found = _measured(start, *_trained(start, model, callbacks=[EWCCallback(ewc)]))
+    start.made[f"tuned {memory} {value:g}"] = _weights(model), found[-1]["seconds"]
+    seconds = start.made[f"fisher of {memory}"][1]
+    if MEMORIES[memory][1] == "own":
+        seconds += start.made["own"][1]
+    return [found[-1] | {"fisher seconds": seconds, "bytes": _bytes(ewc)}]
 
 
-def ewc(start: Start, value: float) -> list[Losses]:
-    """Train with EWC of strength `value`."""
-    return _with_fisher(start, strength=value)
-
-
-def default(start: Start, value: float) -> list[Losses]:
-    """Train with EWC as it comes, with no strength to search for; `value` means nothing."""
-    return _with_fisher(start)
+def with_replay(memory: str, start: Start, value: float) -> list[Losses]:
+    """Train with one of the `MEMORIES`, of strength `value`, and a little old text."""
+    model = deepcopy(start.model)
+    callback = EWCCallback(_memory(start, model, memory, value))
+    blocks, longer = _mixed(start, start.old.train, A_LITTLE)
+    return _measured(
+        start, *_trained(start, model, blocks=blocks, longer=longer, callbacks=[callback])
+    )
 
 
 def l2(start: Start, value: float) -> list[Losses]:
@@ -230,38 +320,88 @@ def l2(start: Start, value: float) -> list[Losses]:
     model = deepcopy(start.model)
     memory = EWC(model, strength=value)
     memory.anchor(1.0)
-    _train(start, model, callbacks=[EWCCallback(memory)])
-    return [losses(model, start)]
+    return _measured(start, *_trained(start, model, callbacks=[EWCCallback(memory)]))
 
 
 def lora(start: Start, value: float) -> list[Losses]:
     """Train adapters of rank `value` on all matrices of the layers."""
-    rank = int(value)
-    config = LoraConfig(
+    rank, config = int(value), start.model.config
+    options = LoraConfig(
         r=rank,
         lora_alpha=rank,
-        target_modules=["c_attn", "c_proj", "c_fc"],
-        fan_in_fan_out=True,
+        target_modules="all-linear",
+        fan_in_fan_out=getattr(config, "model_type", "") == "gpt2",
+        task_type="CAUSAL_LM",  # the output layer is none of its layers
     )
     torch.manual_seed(start.settings.seed)
-    model: Any = get_peft_model(deepcopy(start.model), config)
-    _train(start, model, rate=LORA_RATE)
-    return [losses(model, start)]
+    model: Any = get_peft_model(deepcopy(start.model), options)
+    return _measured(start, *_trained(start, model, rate=LORA_RATE))
 
 
 def replay(start: Start, value: float) -> list[Losses]:
     """Mix old text in, a share `value` of all sequences; as many new ones are seen as otherwise."""
+    blocks, longer = _mixed(start, start.old.train, value)
+    return _measured(start, *_trained(start, blocks=blocks, longer=longer))
+
+
+def self_replay(start: Start, value: float) -> list[Losses]:
+    """Mix text in that the model says itself, a share `value`, as with replay."""
+    blocks, longer = _mixed(start, start.text("own"), value)
+    return _measured(start, *_trained(start, blocks=blocks, longer=longer))
+
+
+def averaging(memory: str, start: Start, value: float) -> list[Losses]:
+    """Average weights after training with those before, `value` of the way (WiSE-FT).
+
+    Args:
+        memory: one of the `MEMORIES` that pulls while training, or `"plain"`.
+        start: what the runs start from.
+        value: how far from the weights before.
+    """
+    name = f"tuned {memory}" if memory == "plain" else f"tuned {memory} {AVERAGED:g}"
+    if name not in start.made:
+        plain(start, 0.0) if memory == "plain" else held(memory, start, AVERAGED)
+    weights, seconds = start.made[name]
     model = deepcopy(start.model)
-    count = round(len(start.new.train) * value / (1 - value))
-    mixed = torch.cat([start.new.train, some(start.old.train, max(1, count))])
-    _train(start, model, blocks=mixed, longer=1 / (1 - value))
-    return [losses(model, start)]
+    with torch.no_grad():
+        for each, own in model.named_parameters():
+            own.lerp_(weights[each], value)
+    return _measured(start, model, seconds)
+
+
+class NearBase(nn.Module):
+    """A model whose loss also has β KL(base ‖ model), of the predictions on the same text."""
+
+    def __init__(self, model: nn.Module, base: nn.Module, beta: float) -> None:
+        super().__init__()
+        self.model, self.base, self.beta = model, base.requires_grad_(False), beta
+
+    def forward(self, input_ids: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Return the loss."""
+        found = self.model(input_ids=input_ids, labels=labels)
+        with torch.no_grad():
+            before = log_softmax(self.base(input_ids=input_ids).logits, -1).flatten(0, 1)
+        now = log_softmax(found.logits, -1).flatten(0, 1)
+        apart = kl_div(now, before, log_target=True, reduction="batchmean")
+        return {"loss": found.loss + self.beta * apart}
+
+
+def near_base(start: Start, value: float) -> list[Losses]:
+    """Train with `value` times the divergence from the first predictions on the new text."""
+    model = deepcopy(start.model)
+    _, seconds = _trained(start, NearBase(model, deepcopy(start.model), value))
+    return _measured(start, model, seconds)
 
 
 METHODS: dict[str, Callable[[Start, float], list[Losses]]] = {
-    **{"plain": plain, "ewc": ewc, "default": default, "l2": l2},
-    **{"lora": lora, "rate": smaller_rate, "replay": replay},
+    **{"plain": plain, "l2": l2, "lora": lora, "rate": smaller_rate, "kl": near_base},
+    **{"replay": replay, "self-replay": self_replay},
+    **{memory: partial(held, memory) for memory in MEMORIES},
+    **{"default": partial(held, "ewc"), "kronecker-default": partial(held, "kronecker")},
+    **{"own-default": partial(held, "own"), "kronecker-replay": partial(with_replay, "kronecker")},
+    **{"averaging": partial(averaging, "plain"), "own-averaging": partial(averaging, "own")},
 }
+OF_A_FISHER = ("ewc", "default", "kronecker", "own", "few", "unrelated")  # how its lines begin
 
 
 def losses(model: nn.Module, start: Start) -> Losses:
@@ -280,6 +420,7 @@ class LossesAlong(TrainerCallback):
 
     def __init__(self, start: Start) -> None:
         self.losses: list[Losses] = []
+        self.seconds = 0.0  # that were spent on it
         self._start = start
         steps, points = start.settings.tuning_steps, POINTS_ALONG
         self._at = {max(1, round(steps * (n / points) ** 2)) for n in range(1, points + 1)}
@@ -289,29 +430,62 @@ class LossesAlong(TrainerCallback):
     ) -> None:
         """Measure, if it is time to."""
         if state.global_step in self._at:
+            began = time.process_time()
             self.losses.append(losses(kwargs["model"], self._start) | {"step": state.global_step})
+            self.seconds += time.process_time() - began
             kwargs["model"].train()
 
 
-def _with_fisher(start: Start, **strength: Any) -> list[Losses]:
-    model = deepcopy(start.model)
-    memory = EWC(model, parameters=start.options.selection(), **strength)
-    memory.consolidate(start.fisher, task="old", floor=start.options.floor)
-    _train(start, model, callbacks=[EWCCallback(memory)])
-    return [losses(model, start)]
+def _memory(start: Start, model: nn.Module, memory: str, value: float) -> EWC:
+    """Return a memory of what the model knows; a `value` of 0 is the default budget."""
+    fisher = start.fisher(memory)
+    ewc = EWC(
+        model,
+        strength=value or None,
+        curvature=MEMORIES[memory][0],
+        parameters=start.options.selection(),
+    )
+    ewc.consolidate(fisher, task="old", floor=start.options.floor)
+    return ewc
 
 
-def _train(
+def _bytes(memory: EWC) -> float:
+    """Return the bytes that a memory keeps, per parameter of its model."""
+    size = sum(tensor.nbytes for tensor in memory.state_dict().values())
+    return size / sum(parameter.numel() for parameter in memory.model.parameters())
+
+
+def _mixed(start: Start, text: Tensor, share: float) -> tuple[Tensor, float]:
+    """Return the new text with a share of another, and how much longer it takes to see it all."""
+    count = round(len(start.new.train) * share / (1 - share))
+    return torch.cat([start.new.train, some(text, max(1, count))]), 1 / (1 - share)
+
+
+def _weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: weight.detach().clone() for name, weight in model.named_parameters()}
+
+
+def _measured(start: Start, model: nn.Module, seconds: float) -> list[Losses]:
+    """Return the losses of a model, and the processor's seconds that its training took."""
+    return [losses(model, start) | {"seconds": seconds}]
+
+
+def _trained(
     start: Start,
-    model: nn.Module,
+    model: nn.Module | None = None,
     *,
     blocks: Tensor | None = None,
     rate: float = 1.0,
     longer: float = 1.0,
     callbacks: Sequence[TrainerCallback] = (),
-) -> None:
-    """Fine-tune, with multiples of the learning rate and of the number of steps."""
+) -> tuple[nn.Module, float]:
+    """Fine-tune, with multiples of the learning rate and of the number of steps.
+
+    Returns the model, by default a copy of that of the start, and the processor's seconds.
+    """
     settings = start.settings
+    model = deepcopy(start.model) if model is None else model
+    began = time.process_time()
     train(
         model,
         start.new.train if blocks is None else blocks,
@@ -320,6 +494,7 @@ def _train(
         rate=settings.tuning_rate * rate,
         callbacks=callbacks,
     )
+    return model, time.process_time() - began
 
 
 Options = TypeVar("Options", Settings, FisherOptions)
@@ -330,7 +505,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     settings = _changed(QUICK if options.quick else Settings(), options)
     fisher = _changed(FisherOptions(), options)
-    shared = {**asdict(settings), "python": sys.version, "torch": torch.__version__}
+    shared = {**asdict(settings), "pair": options.pair}
+    shared |= {"python": sys.version, "torch": torch.__version__}
+    if options.manuals:
+        pairs.MANUALS = options.manuals
     del shared["seed"]
     results = Results(options.folder / "results.jsonl", shared)
     logging.disable_progress_bar()
@@ -338,29 +516,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for seed in options.seeds:
             cells = [cell for cell in _cells(seed, options, fisher) if cell not in results]
             if cells:
-                run(replace(settings, seed=seed), fisher, cells, results, options.folder)
+                run(replace(settings, seed=seed), fisher, cells, results, options)
     found = tunings(results.rows)
     if not found:
         raise SystemExit("nothing to show yet: run 'plain' of at least one seed")
     for table in summary(found):
         print_table(table, Console(width=None if Console().is_terminal else 140))
-    print("figure:", draw(found, options.folder / "frontier.png"))
+    print("figure:", draw(found, options.folder / "figures" / f"{options.pair}.svg"))
 
 
 def run(
-    settings: Settings, options: FisherOptions, cells: list[Key], results: Results, folder: Path
+    settings: Settings,
+    fisher: FisherOptions,
+    cells: list[Key],
+    results: Results,
+    options: argparse.Namespace,
 ) -> None:
     """Train and measure the missing cells of one seed."""
-    old, new = texts(settings)
-    model = pretrained(settings, old, folder / f"pretrained-{settings.seed}")
-    needs_fisher = any(line.startswith(("ewc", "default")) for _, line, _ in cells)
-    fisher = fisher_of(model, old.train, options, settings.seed) if needs_fisher else {}
-    start = Start(model, old, new, settings, options, fisher)
+    pair = PAIRS[options.pair]
+    old, new, unrelated = pair.texts(settings)
+    place = (options.bases or options.folder) / f"pretrained-{settings.seed}"
+    model = pretrained(settings, old, place, pair.untrained)
+    start = Start(model, old, new, unrelated, settings, fisher)
     for cell in cells:
         seed, line, value = cell
         began = time.perf_counter()
         if line == "untrained":
-            points = [losses(untrained(settings), start)]
+            points = [losses(pair.untrained(settings), start)]
         elif line == "before":
             points = [losses(model, start)]
         else:
@@ -380,7 +562,7 @@ def _cells(seed: int, options: argparse.Namespace, fisher: FisherOptions) -> Ite
     yield seed, "before", 0.0
     yield seed, "plain", 0.0
     for method in options.methods:
-        named = method in ("ewc", "default") and fisher.label()
+        named = method.startswith(OF_A_FISHER) and fisher.label()
         for value in options.values or VALUES[method]:
             yield seed, f"{method} {fisher.label()}" if named else method, value
 
@@ -398,6 +580,9 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--folder", type=Path, required=True, help="where results are stored")
+    parser.add_argument("--pair", choices=PAIRS, default="reference", help="default: %(default)s")
+    parser.add_argument("--manuals", type=Path, help=f"of manual pages; default: {pairs.MANUALS}")
+    parser.add_argument("--bases", type=Path, help="where first trainings are kept, if elsewhere")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--methods", nargs="*", choices=VALUES, default=list(VALUES))
     parser.add_argument("--values", type=float, nargs="+", help="in place of the usual ones")

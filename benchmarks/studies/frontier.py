@@ -7,7 +7,7 @@ reported about them are their losses on the test parts.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
@@ -19,8 +19,17 @@ from benchmarks.measure import ResultRow, ResultTable
 from ewc_paper.figures.plot import axes, marker_style, save
 
 COSTS = (0.02, 0.05, 0.1, 0.2)  # of the new text's perplexity, beside the best of plain training
-DEFAULT = "default"  # EWC with the default budget: a single point
-COMPARED = ("l2", "early stopping")  # with which EWC is compared
+# With the default budget: single points.
+DEFAULTS = ("default", "kronecker-default", "own-default")
+COMPARED = (  # the first line with the second
+    ("kronecker", "ewc"),
+    ("kronecker", "l2"),
+    ("own", "ewc"),
+    ("own-averaging", "averaging"),
+    ("kronecker-replay", "replay"),
+    ("ewc", "l2"),
+    ("ewc", "early stopping"),
+)
 Row = Mapping[str, Any]  # of a result file
 
 
@@ -52,12 +61,16 @@ class Tuning:
         before: the model before it is fine-tuned.
         plain: plain training, at the step with the smallest loss on the new text.
         lines: by method, its points, in the order of its values.
+        values: by method, these values.
+        seconds: by method, the processor's seconds of each training; NaN where it was not measured.
     """
 
     untrained: Point
     before: Point
     plain: Point
     lines: Mapping[str, Sequence[Point]]
+    values: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    seconds: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 def tunings(rows: Iterable[Row]) -> dict[int, Tuning]:
@@ -72,12 +85,19 @@ def tunings(rows: Iterable[Row]) -> dict[int, Tuning]:
 def _tuning(by_method: Mapping[str, Sequence[Row]]) -> Tuning:
     untrained, before = (_points(by_method[name][0])[0] for name in ("untrained", "before"))
     along = _points(by_method["plain"][0])
-    lines = {"early stopping": along}
+    lines, values, seconds = {"early stopping": along}, {}, {"plain": _seconds(by_method["plain"])}
     for method, rows in by_method.items():
         if method not in ("untrained", "before", "plain"):
             ordered = sorted(rows, key=lambda row: float(row["value"]))
             lines[method] = [_points(row)[-1] for row in ordered]
-    return Tuning(untrained, before, min(along, key=lambda point: point.new), lines)
+            values[method] = [float(row["value"]) for row in ordered]
+            seconds[method] = _seconds(ordered)
+    best = min(along, key=lambda point: point.new)
+    return Tuning(untrained, before, best, lines, values, seconds)
+
+
+def _seconds(rows: Sequence[Row]) -> list[float]:
+    return [float(row["points"][-1].get("seconds", math.nan)) for row in rows]
 
 
 def _points(row: Row) -> list[Point]:
@@ -124,11 +144,11 @@ def kept(tuning: Tuning, point: Point) -> float:
 
 
 def summary(results: Mapping[int, Tuning]) -> list[ResultTable]:
-    """Return the tables: the models everything starts from, all methods, and EWC's advantage."""
+    """Return the tables: what everything starts from, all methods, their points, and advantages."""
     every = list(results.values())
     seeds = f"{len(every)} seed" + "s" * (len(every) != 1)
     lines = dict.fromkeys(method for tuning in every for method in tuning.lines)
-    methods = [method for method in lines if method != DEFAULT]
+    methods = [method for method in lines if not method.startswith(DEFAULTS)]
     tables = [
         ResultTable(f"Loss on the test parts, {seeds}", _references(every)),
         ResultTable(
@@ -140,22 +160,53 @@ def summary(results: Mapping[int, Tuning]) -> list[ResultTable]:
                 "Empty: the method did not learn as much, in at least one of the seeds.",
             ),
         ),
+        ResultTable(
+            f"Every point on the test parts, {seeds}",
+            [row for method in lines if method in every[0].values for row in _rows(every, method)],
+            (
+                "cost: of the new text's perplexity, beside plain training at its best step.",
+                "time: of the processor, as a multiple of plain training's.",
+            ),
+        ),
     ]
-    if with_default := [tuning for tuning in every if DEFAULT in tuning.lines]:
-        note = "cost: of the new text's perplexity, beside plain training at its best step (test)."
-        as_it_comes = _point_row(with_default, DEFAULT)
-        tables.append(ResultTable("EWC as it comes, without a search", [as_it_comes], (note,)))
-    advantages = [
-        row
-        for ours in methods
-        if ours.startswith("ewc")
-        for other in COMPARED
-        if (row := _advantage(results, ours, other))
+    note = "cost: of the new text's perplexity, beside plain training at its best step (test)."
+    as_they_come = [
+        _point_row([tuning for tuning in every if method in tuning.lines], method)
+        for method in lines
+        if method.startswith(DEFAULTS)
     ]
+    if as_they_come:
+        tables.append(ResultTable("EWC as it comes, without a search", as_they_come, (note,)))
+    advantages = [row for ours, other in COMPARED if (row := _advantage(results, ours, other))]
     if advantages:
         note = "nats per token on the test part of the old text; more than 0: the first is better."
         tables.append(ResultTable("How far one line lies below another", advantages, (note,)))
     return tables
+
+
+def _rows(every: Sequence[Tuning], method: str) -> list[ResultRow]:
+    """Return a row for each value of a method: the means over the seeds that have it."""
+    rows: list[ResultRow] = []
+    for value in sorted({value for tuning in every for value in tuning.values.get(method, ())}):
+        found = [
+            (tuning, tuning.values[method].index(value))
+            for tuning in every
+            if value in tuning.values.get(method, ())
+        ]
+        pairs = [(tuning, tuning.lines[method][place]) for tuning, place in found]
+        times = [t.seconds[method][place] / t.seconds["plain"][0] for t, place in found]
+        rows.append(
+            {
+                "method": method + ("" if len(found) == len(every) else f" (seeds: {len(found)})"),
+                "value": f"{value:g}",
+                "old text": _spread([point.old_test for _, point in pairs]),
+                "new text": _spread([point.new_test for _, point in pairs]),
+                "kept": f"{mean(kept(*pair) for pair in pairs):.0%}",
+                "cost": f"{mean(cost(*pair) for pair in pairs):+.1%}",
+                "time": "" if math.isnan(sum(times)) else f"{mean(times):.2f}",
+            }
+        )
+    return rows
 
 
 def _references(every: Sequence[Tuning]) -> list[ResultRow]:
@@ -229,20 +280,24 @@ def _spread(values: Sequence[float]) -> str:
     return f"{mean(values):.3f}" + (f" ± {stdev(values):.3f}" if len(values) > 1 else "")
 
 
-# By line, the method in the style of all figures that it looks like.
+# By line, the method in the style of all figures that it looks like. Others are in the tables only.
 LOOKS_LIKE = {
+    "kronecker": "kronecker",
+    "own": "ewc-fmn",
     "ewc": "ewc",
-    "default": "gates",
     "l2": "l2",
     "early stopping": "plain",
-    "rate": "ewc-fmn",
-    "lora": "ewc-labels",
     "replay": "joint",
+    "own-averaging": "dropout",
 }
-OTHERS = ("ewc-gates-fmn", "single", "random")  # for lines of other Fishers, in turn
+OTHERS = ("uniform",)  # for lines of other Fishers, in turn
 LABELS = {
-    **{"ewc": "EWC", "default": "EWC, default budget", "l2": "L2 anchor", "lora": "LoRA"},
-    "rate": "smaller learning rate",
+    "kronecker": "EWC, Kronecker factors",
+    "own": "… of the model's own text",
+    "own-averaging": "… and averaged weights",
+    "ewc": "EWC, diagonal",
+    "l2": "L2 anchor",
+    "replay": "replay of old text: 1, 5, 20 %",
 }
 
 
@@ -253,8 +308,10 @@ def draw(results: Mapping[int, Tuning], file: Path) -> Path:
     others = 0
     for method in dict.fromkeys(method for tuning in every for method in tuning.lines):
         look = LOOKS_LIKE.get(method)
-        if look is None:
+        if look is None and " " in method:
             look, others = OTHERS[others % len(OTHERS)], others + 1
+        if look is None:
+            continue
         lines = [tuning.lines[method] for tuning in every if method in tuning.lines]
         _draw_method(ax, lines, method, look)
     _mark(ax, [tuning.before for tuning in every], "before fine-tuning", "*")
