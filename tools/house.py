@@ -1,8 +1,9 @@
 """Counts what makes a tree easy or hard to read: `python tools/house.py [ROOT]`.
 
-Modules, small ones, ones with a single importer, files at the root of each package, and lines; for
-two walks through the library, how many modules they touch and how often they change file; and how
-many modules of both packages a short `ewc run games --preset quick` calls, its workers included.
+Modules (without `__init__`), small ones, ones with a single importer, files at the root of each
+package, lines of source and of tests; for two walks through the library, how many modules they
+touch and how often they change file; and how many modules of both packages a short
+`ewc run games --preset quick` calls, its workers included.
 """
 
 import argparse
@@ -102,6 +103,20 @@ def count(root: Path, package: str) -> dict[str, int]:
     }
 
 
+def count_all(root: Path) -> dict[str, float]:
+    """Return the lines of source, of both packages and the benchmarks, and those of all tests."""
+    folders = [*(source_folder(root, package) for package in PACKAGES), root / "benchmarks"]
+    source, tests = (
+        sum(len(f.read_text().splitlines()) for folder in group for f in folder.rglob("*.py"))
+        for group in (folders, [root / "tests"])
+    )
+    return {
+        "lines of source": source,
+        "lines of tests": tests,
+        "tests per line of source": round(tests / source, 2),
+    }
+
+
 def walk(root: Path, name: str) -> tuple[int, int]:
     """Return how many modules of `ewc` a walk touches, and how often it changes file."""
     folder = source_folder(root, "ewc")
@@ -157,6 +172,9 @@ def main() -> None:
         print(package)
         for what, number in count(root, package).items():
             print(f"  {what:34}{number:>7,}")
+    print("all, with the benchmarks")
+    for what, amount in count_all(root).items():
+        print(f"  {what:34}{amount:>7,}")
     print("walks")
     for name in WALKS:
         touched, changes = walk(root, name)
