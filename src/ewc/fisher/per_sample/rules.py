@@ -386,8 +386,10 @@ class ConvolutionRule(Rule):
         """
         inputs, grad = self.inputs[start:stop].flatten(0, 1), grad[start:stop].flatten(0, 1)
         windowed, places = (grad, inputs) if self.options.transposed else (inputs, grad)
+        # (rows × groups, channels of a group, places) × (rows × groups, places, kernel × channels)
         channels = places.reshape(len(places) * self.options.groups, -1, prod(places.shape[2:]))
         gradient = torch.bmm(channels, self.windows(windowed, places.shape[2:]))
+        # (samples, rows of a sample, *weight with its input channels last)
         gradient = gradient.reshape(stop - start, -1, self.weight[0], *self.kernel, self.weight[1])
         return gradient.squeeze(1) if gradient.shape[1] == 1 else gradient.sum(1)
 
