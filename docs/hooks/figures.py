@@ -1,7 +1,8 @@
 """Shows figures in the colors of the page, and adds the pages of the stored runs.
 
 Every SVG of a stored run gets a twin for dark pages, and each image of it becomes two, of which the
-theme shows one. The page of each run, as `ewc report` writes it, is beside its figures.
+theme shows one; wide ones get a class of that name. The page of each run, as `ewc report` writes
+it, is beside its figures.
 """
 
 import os
@@ -19,7 +20,9 @@ from ewc_paper.page.report import build_figure_page, build_page
 
 DARK_PAGE = "#1e2129"  # the background of the scheme `slate`
 CLIPS = "games-clips"
-IMAGE = re.compile(r'<img alt="([^"]*)" src="([^"]*results/[^"]*)\.svg"([^>]*?)/?>')
+IMAGE = re.compile(r'<img alt="([^"]*)" src="([^"]*results/([^"]*))\.svg"([^>]*?)/?>')
+WIDTH = re.compile(r'<svg [^>]*?width="([0-9.]+)pt"')
+WIDE = 500.0  # points: more than one panel, which would be too small beside text or on a phone
 
 
 def on_config(config: Any) -> Any:
@@ -63,10 +66,17 @@ def _add(files: Files, config: Any, place: str, content: bytes) -> None:
     files.append(File.generated(config, place, content=content))
 
 
-def on_page_content(html: str, **_: Any) -> str:
+def on_page_content(html: str, config: Any, **_: Any) -> str:
     """Called by MkDocs with the HTML of a page: a figure becomes a light and a dark one."""
-    two = (
-        r'<img alt="\1" src="\2.svg#only-light"\3>'
-        r'<img alt="\1" src="\2-dark.svg#only-dark"\3 loading="lazy">'
-    )
+
+    def two(image: re.Match[str]) -> str:
+        alt, place, name, more = image.groups()
+        drawn = (Path(config.docs_dir) / "results" / f"{name}.svg").read_text(encoding="utf-8")
+        width = WIDTH.search(drawn)
+        more += ' class="wide"' if width and float(width[1]) > WIDE else ""
+        return (
+            f'<img alt="{alt}" src="{place}.svg#only-light"{more}>'
+            f'<img alt="{alt}" src="{place}-dark.svg#only-dark"{more} loading="lazy">'
+        )
+
     return IMAGE.sub(two, html)

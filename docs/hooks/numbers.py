@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 CODE = re.compile(r"(<(?:pre|code)\b.*?</(?:pre|code)>)", re.DOTALL)
-WITHIN_NUMBER = re.compile(r"(?<=\d) (?=[%±])|(?<=±) (?=\d)")
+WITHIN_NUMBER = re.compile(r"(?<=\d)\s(?=[%±])|(?<=±)\s(?=\d)")
 
 
 def on_page_content(html: str, **_: Any) -> str:

@@ -120,6 +120,17 @@ def test_the_sentence_in_the_gallery_is_the_result_of_its_run(run: str) -> None:
     assert result in " ".join(GALLERY.split())
 
 
+@pytest.mark.parametrize("experiment", SUMMARIES)
+def test_a_page_opens_with_the_claim_of_the_paper_and_our_result(experiment: str) -> None:
+    opening = (DOCS / "experiments" / f"{experiment}.md").read_text().partition("```")[0]
+    assert opening.index("**The paper's claim") < opening.index("**Our result")
+    said = " ".join(opening.partition("**Our result")[2].split())
+    (first, *_) = re.findall(rf"results/({experiment}[\w-]*)/report.html", GALLERY)
+    if experiment not in ("games", "recognition"):  # whose pages speak of several runs
+        run = RunDirectory(DOCS / "results" / first)
+        assert view_of(run).result(run) in said
+
+
 @pytest.mark.parametrize("page", PAGES, ids=place)
 def test_paths_in_the_text_exist(page: Path) -> None:
     if page.name == "CHANGELOG.md":

@@ -93,6 +93,24 @@ def test_lines_of_code_fit(page: str, browser: Browser, site: str) -> None:
     assert long == []
 
 
+def test_numbers_are_not_broken_and_wide_figures_not_squeezed(browser: Browser, site: str) -> None:
+    look(browser, f"{site}/experiments/many-tasks.html", PHONE, False)
+    cells = [cell.text for cell in browser.find("td") if "±" in cell.text]
+    assert cells
+    assert not any("\n" in cell for cell in cells)
+    assert "97.2 %" not in browser.run("return document.body.textContent")  # but with a hard space
+    look(browser, f"{site}/gallery.html", WIDE, False)
+    widths = browser.run(
+        """
+        return [...document.querySelectorAll('img.wide')]
+          .filter((one) => one.getClientRects().length)
+          .map((one) => one.getBoundingClientRect().width);
+        """
+    )
+    assert len(widths) >= 5
+    assert min(widths) > 700
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_the_first_screen_shows_a_result_in_the_colors_of_the_page(
     dark: bool, browser: Browser, site: str

@@ -110,7 +110,7 @@ def test_the_table_has_a_row_per_position_and_a_column_per_line() -> None:
     figure = Figure("f", "t", "c", [Panel("tasks", "accuracy", "A", series=[EWC, LINE])])
     (table,) = number_tables(figure)
     root = ElementTree.fromstring(table)
-    assert root.findtext("table/caption") == "A, accuracy"
+    assert root.findtext("table/caption/span") == "A, accuracy"
     rows = [[cell.text or "" for cell in row] for row in root.iter("tr")]
     assert rows == [
         ["tasks", "EWC", "SGD"],
@@ -148,10 +148,14 @@ def test_a_caption_is_escaped() -> None:
 def test_a_picture_for_a_dark_page_has_its_color_and_light_lines() -> None:
     light = (
         '<svg xmlns="http://www.w3.org/2000/svg"><path style="fill: #ffffff"/>'
-        f'<path style="stroke: {BLUE}; fill: none"/><text>a</text></svg>'
+        f'<path style="stroke: {BLUE}; fill: none"/><text>a</text>'
+        '<path style="fill: #fff2cc"/><path style="stroke: #7a5c00"/></svg>'
     )
     shown = ElementTree.fromstring(dark_picture(light, "#1e2129"))
-    background, line, _ = shown
+    background, line, _, area, label = shown
+    assert area.get("style") == f"fill: {dark_area('#fff2cc')}"  # dark, as lines lie on it
+    color = str(label.get("style")).removeprefix("stroke: ")
+    assert contrast(color, "#1e2129") >= 4.5  # that of text
     assert background.get("style") == "fill: #1e2129"
     assert line.get("style") == f"stroke: {DARK[BLUE]}; fill: none"
     assert shown.get("fill") == "#ffffff"  # of all that has no color of its own

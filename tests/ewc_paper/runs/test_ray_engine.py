@@ -5,6 +5,7 @@ Each test that needs it starts a cluster, which takes about ten seconds.
 
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from ewc_paper.runs.ray_engine import (
     Correspondent,
     Mailbox,
     RayEngine,
+    connect,
     read_files,
     try_address,
     write_files,
@@ -246,6 +248,23 @@ def test_the_engine_tries_the_address_before_ray_does(monkeypatch: pytest.Monkey
     jobs = [job(Path("/nowhere"), "short", make_short)]
     with pytest.raises(RunError, match=r"no Ray cluster answers at --address 127.0.0.1:1 "):
         run(RayEngine("127.0.0.1:1"), jobs)
+
+
+def test_what_ray_prints_by_itself_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import ray
+
+    def init(*given: object, **more: object) -> None:
+        os.write(2, b"(raylet) a line of C++\n")
+        print("a line of Python", file=sys.stderr, flush=True)
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    connect(None)
+    print("a line of ours", file=sys.stderr, flush=True)
+    assert capfd.readouterr().err == "a line of ours\n"
 
 
 def test_tokens_that_a_killed_driver_left_are_removed(tmp_path: Path, cluster: Any) -> None:

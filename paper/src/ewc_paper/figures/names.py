@@ -68,9 +68,7 @@ def game_marks(games: Iterable[str]) -> list[str]:
     """Return the lines `mark: meaning` that the names of these games need."""
     names = [game_name(game) for game in games]
     return [
-        line
-        for mark, line in GAME_MARKS.items()
-        if any(re.search(mark, name) for name in names)
+        line for mark, line in GAME_MARKS.items() if any(re.search(mark, name) for name in names)
     ]
 
 

@@ -95,7 +95,8 @@ def table_markup(title: str, head: Sequence[str], rows: Sequence[Sequence[str]])
         tag("tr", *(_cell(number, cell) for number, cell in enumerate(row, start=0)))
         for row in rows
     ]
-    table = tag("table", tag("caption", tag("span", title)), tag("thead", columns), tag("tbody", *body))
+    caption = tag("caption", tag("span", title))
+    table = tag("table", caption, tag("thead", columns), tag("tbody", *body))
     return tag("div", table, class_="scroll", role="region", aria_label=title, tabindex="0")
 
 
