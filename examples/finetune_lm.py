@@ -2,8 +2,9 @@
 
 The model, a small GPT-2, first learns the source code of Python's standard library. Then it is
 tuned on something small and narrow, the language reference that comes with Python as
-`pydoc_data.topics`: once as usual, and once with one more line, the callback. Both texts are on
-every disk that has Python; they are under the PSF license, and nothing is downloaded.
+`pydoc_data.topics`: once as usual, and twice with one more line, the callback of a memory. One
+memory has a number per weight, the other two small matrices per layer, and keeps more. Both texts
+are on every disk that has Python; they are under the PSF license, and nothing is downloaded.
 
     pip install 'ewc[transformers]'
     python examples/finetune_lm.py --folder pretrained    # again: starts at fine-tuning
@@ -245,7 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Show what fine-tuning costs, without and with a memory."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--folder", type=Path, help="where the first training is kept")
-    parser.add_argument("--samples", type=int, default=1024, help="sequences for the Fisher")
+    parser.add_argument("--samples", type=int, default=512, help="sequences for the Fishers")
     parser.add_argument("--quick", action="store_true", help="a tiny model that learns little")
     options = parser.parse_args(arguments)
     settings = QUICK if options.quick else Settings()
@@ -259,14 +260,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     models["fine-tuned, plain"] = deepcopy(model)
     train(models["fine-tuned, plain"], new.train, settings, steps=steps, rate=rate)
 
-    models["fine-tuned with EWC"] = model = deepcopy(model)
-    memory = ewc.EWC(model)
     sample = some(old.train, options.samples).to(model.device)
-    memory.consolidate(batches(sample), task="old", kind="sampled")
-    memory_callback = EWCCallback(memory)  # the one line more
-    train(model, new.train, settings, steps=steps, rate=rate, callbacks=[memory_callback])
+    for curvature in ("diagonal", "kronecker"):
+        models[f"EWC, {curvature}"] = tuned = deepcopy(model)
+        memory = ewc.EWC(tuned, curvature=curvature)
+        memory.consolidate(batches(sample), task="old", kind="sampled")
+        memory_callback = EWCCallback(memory)  # the one line more
+        train(tuned, new.train, settings, steps=steps, rate=rate, callbacks=[memory_callback])
 
-    print(f"\nbudget: {memory.allowed_rise():.4f} nats per token, by the memory's estimate")
     print(f"\n{'loss (perplexity) on':20}{'old text':>18}{'new text':>18}")
     for name, model in models.items():
         losses = [loss_on(model, text.test) for text in (old, new)]

@@ -118,14 +118,14 @@ VALUES: dict[str, Sequence[float]] = {
     "l2": (0.1, 0.03, 0.3),
     "averaging": (0.3, 0.5, 0.7, 0.8, 0.9),
     "own-averaging": (0.3, 0.5, 0.7, 0.8, 0.9),
-    "kl": (1.0, 0.3, 3.0),
-    "self-replay": (0.2, 0.05),
+    "kl": (1.0, 3.0),
+    "self-replay": (0.2,),
     "kronecker-replay": (3.0, 10.0),
     "own-default": (0.0,),
-    "few": (10.0, 3.0, 30.0),
-    "unrelated": (10.0, 3.0, 30.0),
-    "lora": (32.0, 2.0),
-    "rate": (0.25, 0.1),
+    "few": (10.0,),
+    "unrelated": (10.0,),
+    "lora": (32.0,),
+    "rate": (0.25,),
 }
 LORA_RATE = 4.0  # adapters start at zero and need larger steps: a multiple of the learning rate
 POINTS_ALONG = 6  # losses that are measured during plain training, for early stopping
@@ -561,9 +561,9 @@ def _cells(seed: int, options: argparse.Namespace, fisher: FisherOptions) -> Ite
     yield seed, "untrained", 0.0
     yield seed, "before", 0.0
     yield seed, "plain", 0.0
-    for method in options.methods:
+    for method, values in options.methods:
         named = method.startswith(OF_A_FISHER) and fisher.label()
-        for value in options.values or VALUES[method]:
+        for value in values:
             yield seed, f"{method} {fisher.label()}" if named else method, value
 
 
@@ -571,6 +571,14 @@ def _changed(usual: Options, options: argparse.Namespace) -> Options:
     """Return the settings with what the command line changes."""
     named = {field.name: getattr(options, field.name, None) for field in fields(usual)}
     return replace(usual, **{name: value for name, value in named.items() if value is not None})
+
+
+def _method(argument: str) -> tuple[str, Sequence[float]]:
+    """Return a method and its values from an argument such as `ewc` or `ewc=10,30`."""
+    name, _, values = argument.partition("=")
+    if name not in VALUES:
+        raise argparse.ArgumentTypeError(f"expected one of {', '.join(VALUES)}, got {name!r}")
+    return name, [float(value) for value in values.split(",")] if values else VALUES[name]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -584,8 +592,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--manuals", type=Path, help=f"of manual pages; default: {pairs.MANUALS}")
     parser.add_argument("--bases", type=Path, help="where first trainings are kept, if elsewhere")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--methods", nargs="*", choices=VALUES, default=list(VALUES))
-    parser.add_argument("--values", type=float, nargs="+", help="in place of the usual ones")
+    parser.add_argument(
+        "--methods",
+        nargs="*",
+        type=_method,
+        default=list(VALUES.items()),
+        metavar="METHOD[=VALUE,...]",
+        help=f"of {', '.join(VALUES)}; by default all, with their usual values",
+    )
     parser.add_argument("--table", action="store_true", help="only show what is there")
     parser.add_argument("--quick", action="store_true", help="a tiny model that learns little")
     for group in (Settings(), FisherOptions()):

@@ -288,16 +288,16 @@ LOOKS_LIKE = {
     "l2": "l2",
     "early stopping": "plain",
     "replay": "joint",
-    "own-averaging": "dropout",
+    "averaging": "dropout",
 }
 OTHERS = ("uniform",)  # for lines of other Fishers, in turn
 LABELS = {
     "kronecker": "EWC, Kronecker factors",
     "own": "… of the model's own text",
-    "own-averaging": "… and averaged weights",
     "ewc": "EWC, diagonal",
+    "averaging": "averaged with the weights before",
     "l2": "L2 anchor",
-    "replay": "replay of old text: 1, 5, 20 %",
+    "replay": "replay of old text",
 }
 
 
@@ -305,21 +305,29 @@ def draw(results: Mapping[int, Tuning], file: Path) -> Path:
     """Draw the test losses of all methods into a file: thin lines for seeds, thick for the mean."""
     ax = axes(6.4, 4.6)
     every = list(results.values())
-    others = 0
-    for method in dict.fromkeys(method for tuning in every for method in tuning.lines):
-        look = LOOKS_LIKE.get(method)
-        if look is None and " " in method:
-            look, others = OTHERS[others % len(OTHERS)], others + 1
-        if look is None:
-            continue
-        lines = [tuning.lines[method] for tuning in every if method in tuning.lines]
-        _draw_method(ax, lines, method, look)
+    measured = dict.fromkeys(method for tuning in every for method in tuning.lines)
+    others = [method for method in measured if " " in method]
+    looks = {method: look for method, look in LOOKS_LIKE.items() if method in measured}
+    looks |= {method: OTHERS[place % len(OTHERS)] for place, method in enumerate(others)}
+    for method, look in looks.items():
+        _draw_method(ax, common_lines(every, method), method, look)
     _mark(ax, [tuning.before for tuning in every], "before fine-tuning", "*")
     _mark(ax, [tuning.plain for tuning in every], "plain fine-tuning, its best step", "x")
     ax.set_xlabel("loss on the new text (nats per token, test)")
     ax.set_ylabel("loss on the old text (nats per token, test)")
     ax.legend(frameon=False, fontsize=8)
     return save(ax, file)
+
+
+def common_lines(every: Sequence[Tuning], method: str) -> list[list[Point]]:
+    """Return the line of each seed that has the method, with the values that all of these have."""
+    measured = [tuning for tuning in every if method in tuning.lines]
+    values = [tuning.values.get(method, range(len(tuning.lines[method]))) for tuning in measured]
+    common = {value for own in values for value in own if all(value in other for other in values)}
+    return [
+        [point for point, value in zip(tuning.lines[method], own, strict=True) if value in common]
+        for tuning, own in zip(measured, values, strict=True)
+    ]
 
 
 def mean_line(lines: Sequence[Sequence[Point]]) -> list[Point]:

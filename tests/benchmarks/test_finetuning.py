@@ -131,6 +131,10 @@ def test_the_figure_has_the_mean_over_seeds(tmp_path: Path) -> None:
 
     assert frontier.mean_line([line(0.0), line(1.0)]) == line(0.5)
     assert frontier.mean_line([line(0.0), line(1.0)[:1]]) == []  # a seed is incomplete
+    more = replace(tuning(0.0), lines={"ewc": line(0.0)}, values={"ewc": [10.0, 30.0]})
+    less = replace(tuning(1.0), lines={"ewc": line(1.0)[1:]}, values={"ewc": [30.0]})
+    assert frontier.common_lines([more, less], "ewc") == [line(0.0)[1:], line(1.0)[1:]]
+    assert frontier.common_lines([more, less], "l2") == []
     looks = frontier.LOOKS_LIKE
     assert set(looks) < {*VALUES, "early stopping"}
     assert len({LOOKS[look].color for look in looks.values()}) == len(looks)
@@ -335,7 +339,7 @@ def test_a_second_start_of_finetuning_runs_only_what_is_new(
     ]
     with pytest.raises(SystemExit, match="run 'plain'"):  # nothing to show
         finetuning.main([*small, str(tmp_path), "--table"])
-    command = [*small, str(tmp_path), "--samples", "4", "--values", "10", "--methods", "ewc"]
+    command = [*small, str(tmp_path), "--samples", "4", "--methods", "ewc=10"]
     finetuning.main(command)
     first = capsys.readouterr().out
     ran = [line.split()[2] for line in first.splitlines() if line.startswith("seed 0")]
