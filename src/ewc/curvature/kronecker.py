@@ -61,7 +61,7 @@ class Factor:
         """
         if self.values is not None:
             return self
-        values, vectors = torch.linalg.eigh(self.matrix)  # in ascending order
+        values, vectors = _eigenvectors(self.matrix)
         values = values.clamp_min(0.0)
         cut = max(len(values) - (LEADING if leading is None else leading), 0)
         rest = float(values[:cut].mean()) if cut else 0.0
@@ -106,6 +106,18 @@ class Factor:
         """Return the matrix on the device of a tensor, in its dtype."""
         values = None if self.values is None else self.values.to(like)
         return Factor(self.matrix.to(like), values, self.rest)
+
+
+def _eigenvectors(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the eigenvalues of a symmetric matrix in ascending order, and its eigenvectors.
+
+    LAPACK may give up in float32 where many eigenvalues are zero, as with units that are dead.
+    """
+    try:
+        values, vectors = torch.linalg.eigh(matrix)
+    except RuntimeError:  # torch.linalg.LinAlgError
+        values, vectors = torch.linalg.eigh(matrix.double())
+    return values.to(matrix.dtype), vectors.to(matrix.dtype)
 
 
 @dataclass(frozen=True)

@@ -614,3 +614,22 @@ def test_a_state_of_an_older_format_says_that_another_version_reads_it() -> None
     state["values"] = torch.tensor(list(json.dumps(values).encode()), dtype=torch.uint8)
     with pytest.raises(ValueError, match="expected a state of format 5, got 4"):
         memory.load_state_dict(state)
+
+
+def test_where_lapack_gives_up_in_float32_eigenvectors_are_found_in_float64(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As it does with some matrices of units that are dead, in some versions."""
+    whole = torch.linalg.eigh
+
+    def gives_up(matrix: Tensor) -> Any:
+        if matrix.dtype == torch.float32:
+            raise torch.linalg.LinAlgError("The algorithm failed to converge")
+        return whole(matrix)
+
+    matrix = spd(6).float()
+    matrix[2], matrix[:, 2] = 0.0, 0.0
+    monkeypatch.setattr(torch.linalg, "eigh", gives_up)
+    found = Factor(matrix).decomposed()
+    assert found.matrix.dtype == torch.float32
+    torch.testing.assert_close(found.full(), matrix, rtol=1e-5, atol=1e-5)
