@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ewc.memory import Curvature
 from ewc.recognition import ScreenRecognizer
 from ewc_paper.games.agent import Agent
 from ewc_paper.games.config import AgentConfig
@@ -22,13 +23,14 @@ STATE_SHAPE, ACTIONS = (10, 10, 10), 6
 SMALL: dict[str, Any] = {"network": "minatar", "history": 1, "batch_size": 8}
 
 
-def make_agent(**options: Any) -> Agent:
-    return Agent(AgentConfig(**{**SMALL, **options}), STATE_SHAPE, ACTIONS, seed=0)
+def make_agent(wells: Curvature = "diagonal", **options: Any) -> Agent:
+    config = AgentConfig(**{**SMALL, **options})
+    return Agent(config, STATE_SHAPE, ACTIONS, seed=0, wells=wells)
 
 
-def make_gated_agent(**options: Any) -> GatedAgent:
+def make_gated_agent(wells: Curvature = "diagonal", **options: Any) -> GatedAgent:
     given = {**SMALL, "gates": 0.5, "filter_gates": 0.5, "optimizer": "adam", **options}
-    return GatedAgent(AgentConfig(**given), STATE_SHAPE, ACTIONS, seed=0)
+    return GatedAgent(AgentConfig(**given), STATE_SHAPE, ACTIONS, seed=0, wells=wells)
 
 
 def make_transitions(seed: int = 0, count: int = 8) -> Transitions:

@@ -67,7 +67,7 @@ def test_defaults_are_shown_by_preset_where_they_differ(
         *(("strength", option) for option in ("--strength=1", "--how=gradient")),
         ("fisher-overlap", "--square=8"),
         *(("perturbation", f"--{option}=1") for option in ("strength", "floor", "normalize")),
-        *(("perturbation", f"--{option}=2") for option in ("levels", "prior", "window", "wins")),
+        *(("perturbation", f"--{option}=2") for option in ("levels", "prior", "window", "usual")),
         *(("perturbation", f"--{option}=9") for option in ("ewc-start", "min-visit", "side")),
         ("perturbation", "--fresh-optimizer"),
         ("recognition", "--history=1"),

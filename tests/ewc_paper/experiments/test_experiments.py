@@ -168,6 +168,7 @@ NEEDED: dict[tuple[str, str], dict[str, Any]] = {
     ("many-tasks", "l2_strength"): {"methods": ("l2",)},
     ("many-tasks", "kronecker_strength"): {"methods": ("kronecker",)},
     ("learning-curves", "kronecker_strength"): {"methods": ("kronecker",)},
+    ("games", "kronecker_strength"): {"arms": ("ewc-kronecker-labels",)},
 }
 
 

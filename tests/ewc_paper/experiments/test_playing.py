@@ -36,9 +36,11 @@ def test_a_part_has_the_settings_that_the_experiment_offers() -> None:
     ("change", "arms"),
     [
         ({"strength": 7.0}, {"ewc-labels", "ewc-fmn", "ewc-gates-labels", "ewc-gates-fmn"}),
-        ({"filter_gates": 0.1}, {"gates", "ewc-gates-labels", "ewc-gates-fmn"}),
-        ({"usual": 0.1}, {"ewc-fmn", "ewc-gates-fmn"}),
-        ({"levels": 9}, {"ewc-fmn", "ewc-gates-fmn"}),
+        ({"kronecker_strength": 7.0}, {name for name in ARMS if "kronecker" in name}),
+        ({"ewc_start": 7}, {name for name in ARMS if "ewc" in name}),
+        ({"filter_gates": 0.1}, {name for name in ARMS if "gates" in name}),
+        ({"usual": 0.1}, {name for name, arm in ARMS.items() if arm.recognizes}),
+        ({"levels": 9}, {name for name, arm in ARMS.items() if arm.recognizes}),
         ({"fresh_optimizer": False}, set(ARMS)),
     ],
 )

@@ -58,6 +58,7 @@ TINY: dict[str, Any] = {
     "games": ("minatar/breakout", "minatar/space_invaders"),
     "segment_steps": 600,
     "max_episode_steps": 100,
+    "recognizer": "forget-me-not",
     "levels": 2,  # a cell is empty or not
     "prior": 0.1,  # so few cells are lit that with more mass both games look alike
 }
@@ -116,7 +117,14 @@ def test_two_games_are_told_apart() -> None:
         taken = steps_by_context(rows, labels)
         right = sum(max(games.values()) for games in taken.values())
         assert right > 0.9 * sum(row["steps"] for row in rows)
-        assert len(taken) == 2
+
+
+def test_the_presets_tell_atari_games_apart() -> None:
+    options = Recognition.preset("quick", games=("Pong", "Boxing")).parts()[0].config
+    taken = steps_by_context(rows_of(RecognitionRun(options)), "observed")
+    right = sum(max(games.values()) for games in taken.values())
+    assert len(taken) == 2
+    assert right > 0.985 * sum(games.total() for games in taken.values())
 
 
 def test_what_is_decided_comes_at_the_ends_of_windows() -> None:

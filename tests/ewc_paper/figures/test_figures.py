@@ -12,7 +12,7 @@ import pytest
 from matplotlib.colors import to_rgb, to_rgba
 
 from ewc.step_size import How
-from ewc_paper.experiments.games.run import ARMS
+from ewc_paper.experiments.games.run import ARMS, Games
 from ewc_paper.experiments.many_tasks import SINGLE
 from ewc_paper.experiments.perturbation import SHAPE_LABELS
 from ewc_paper.figures import plot
@@ -261,11 +261,14 @@ def test_differences_match_published_values() -> None:
     assert difference("#c8282d", "#3a9a4a", "deuteranopia") == pytest.approx(14.9, abs=0.05)
 
 
+# The arms that a figure compares; more of them look different in line style and marker alone.
+PRESETS_ARMS = sorted({Games.preset(preset).arms for preset in Games.presets})
+
+
 @pytest.mark.parametrize("sight", SIGHT)
 @pytest.mark.parametrize(
     "names",
-    [tuple(METHOD_LABELS), tuple(ARM_LABELS), tuple(SHAPE_LABELS), get_args(How)],
-    ids=["methods", "arms", "shapes", "pulls"],
+    [tuple(METHOD_LABELS), *PRESETS_ARMS, tuple(SHAPE_LABELS), get_args(How)],
 )
 def test_lines_of_one_figure_can_be_told_apart(names: tuple[str, ...], sight: str) -> None:
     for one, other in combinations(names, 2):
@@ -275,14 +278,14 @@ def test_lines_of_one_figure_can_be_told_apart(names: tuple[str, ...], sight: st
         assert first.marker != second.marker
 
 
-PRESETS_ARMS = ("plain", "gates", "ewc-gates-labels", "ewc-gates-fmn", "single", "random")
+def test_no_two_arms_look_the_same() -> None:
+    assert len({LOOKS[name] for name in ARM_LABELS}) == len(ARM_LABELS)
+    assert len({LOOKS[name].marker for name in ARM_LABELS}) == len(ARM_LABELS)
 
 
 @pytest.mark.parametrize("sight", SIGHT)
 @pytest.mark.parametrize(
-    "names",
-    [tuple(METHOD_LABELS), PRESETS_ARMS, tuple(SHAPE_LABELS), get_args(How)],
-    ids=["methods", "arms of the presets", "shapes", "pulls"],
+    "names", [tuple(METHOD_LABELS), *PRESETS_ARMS, tuple(SHAPE_LABELS), get_args(How)]
 )
 def test_lines_can_be_told_apart_in_the_dark_too(names: tuple[str, ...], sight: str) -> None:
     colors = {name: DARK[LOOKS[name].color] for name in names}

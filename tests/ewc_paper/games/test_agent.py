@@ -1,7 +1,9 @@
 """The agent without gates: its network, its loss, what it explores and what it remembers."""
 
 import copy
+import itertools
 import math
+from collections import Counter
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -9,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from support.games import ACTIONS, make_agent, make_transitions
+from support.games import ACTIONS, make_agent, make_gated_agent, make_transitions
 from support.memory import Problem
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
+from ewc import KroneckerFisher
 from ewc.diagnostics import EWCWarning
-from ewc.recognition import ForgetMeNot, RecognizerConfig
+from ewc.recognition.config import RecognizerConfig
 from ewc_paper.experiments.games.run import Games
 from ewc_paper.games.agent import (
     Agent,
@@ -25,9 +28,9 @@ from ewc_paper.games.agent import (
     copy_parameters,
     exploration_rate,
 )
-from ewc_paper.games.config import ALONE, ARMS, PROTECTED, RANDOM, RECOGNIZER, SINGLE, AgentConfig
+from ewc_paper.games.config import ALONE, ARMS, PROTECTED, RANDOM, SINGLE, AgentConfig
 from ewc_paper.games.network import NETWORKS, QNetwork
-from ewc_paper.options import check_options, groups, values_of
+from ewc_paper.options import check_options, groups
 
 
 def test_groups_share_no_setting_and_together_are_the_agent() -> None:
@@ -37,14 +40,18 @@ def test_groups_share_no_setting_and_together_are_the_agent() -> None:
 
 
 def test_the_defaults_fit_their_limits() -> None:
-    check_options(AgentConfig, asdict(AgentConfig()) | RECOGNIZER)
+    check_options(AgentConfig, asdict(AgentConfig()))
 
 
 def test_the_recognizers_settings_are_the_librarys() -> None:
-    ours = values_of(RecognizerConfig, asdict(AgentConfig()))
-    assert ours == asdict(RecognizerConfig()) == asdict(ForgetMeNot().config)
-    with pytest.raises(ValueError, match="levels"):
-        AgentConfig(levels=1)
+    librarys = {one.name: one for one in fields(RecognizerConfig)}
+    ours = [one for one in fields(AgentConfig) if one.name in librarys]
+    assert {one.name for one in ours} == {"levels", "prior", "window", "side"}
+    for one in ours:
+        other = librarys[one.name]
+        assert one.default == other.default
+        for limit in ("low", "high"):
+            assert one.metadata[limit] == other.metadata[limit]
 
 
 def test_the_arms_are_those_of_the_experiment() -> None:
@@ -56,12 +63,21 @@ def test_what_is_in_the_name_of_an_arm_is_what_it_has() -> None:
     assert [name for name, arm in ARMS.items() if "ewc" in name] == list(PROTECTED)
     for name, arm in ARMS.items():
         assert arm.gated == ("gates" in name)
-        assert arm.recognizes == ("fmn" in name)
-        assert arm.protected == ("ewc" in name)
+        assert arm.recognizes == (arm.protected and not name.endswith("labels"))
+        kinds = {True: "kronecker", False: "diagonal"} if "ewc" in name else {False: None}
+        assert arm.wells == kinds["kronecker" in name]
 
 
-def test_the_paper_has_no_gates() -> None:
-    assert not any(ARMS[arm].gated for arm in Games.preset("paper").arms)
+def test_wells_gates_and_recognition_combine_in_every_way() -> None:
+    combined = [(arm.wells, arm.gated, arm.recognizes) for arm in ARMS.values() if arm.protected]
+    ways = itertools.product(("diagonal", "kronecker"), (False, True), (False, True))
+    assert Counter(combined) == Counter(ways)
+
+
+def test_the_paper_has_no_gates_and_the_diagonal() -> None:
+    arms = [ARMS[arm] for arm in Games.preset("paper").arms]
+    assert not any(arm.gated for arm in arms)
+    assert {arm.wells for arm in arms} == {None, "diagonal"}
 
 
 def test_titles_differ() -> None:
@@ -295,6 +311,79 @@ def test_consolidating_holds_the_shared_weights_with_the_shaped_fisher() -> None
         for parameter in agent.network.parameters():
             parameter += 1  # contexts too, which are not held
     assert agent.memory.penalty().item() == pytest.approx(2.0 / 2 * 10.0, rel=1e-4)
+
+
+def test_kronecker_wells_have_factors_of_every_layer_in_the_scale_of_the_fisher() -> None:
+    agent = make_agent("kronecker", kronecker_strength=3.0, strength=7.0, floor=0.5, normalize=9.0)
+    agent.consolidate([make_transitions()], np.random.default_rng(0))
+    fisher = agent.fisher([make_transitions()], np.random.default_rng(0))
+    assert isinstance(fisher, KroneckerFisher)
+    assert fisher.factors.keys() == shared(agent).keys()
+    expected = 0.0
+    with torch.no_grad():
+        for name, parameter in shared(agent).items():
+            move = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)) / 100
+            parameter += move
+            own, delta = fisher.factors[name], move.flatten(1).double()
+            weighed = own.outputs.double() @ delta @ own.inputs.double()
+            expected += 3.0 / 2 * float((delta * weighed).sum())
+    assert agent.memory.penalty().item() == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.filterwarnings("error::ewc.diagnostics.EWCWarning")
+def test_the_state_with_kronecker_wells_goes_on_the_same() -> None:
+    """Also with forces that are held, toward other wells than that of the present context."""
+    options: dict[str, Any] = {"optimizer": "adam", "lr": 1e-2, "kronecker_strength": 100.0}
+    agent, random = make_agent("kronecker", **options), np.random.default_rng(0)
+    for context in (0, 1, 2, 0):
+        agent.enter(context)
+        agent.learn(make_transitions(context))
+        agent.consolidate([make_transitions(context)], random)
+    agent.enter(1)
+    for seed in range(20):
+        agent.learn(make_transitions(seed))
+    assert agent.memory._forces.waiting
+    assert any(bool(held.force.any()) for held in agent.memory._forces.layers.values())
+    twin = make_agent("kronecker", **options)
+    twin.enter(1)
+    twin.load_state_dict(copy.deepcopy(agent.state_dict()))
+    for one in (agent, twin):
+        one.learn(make_transitions(4))
+        one.enter(0)
+        one.learn(make_transitions(5))
+    for mine, theirs in zip(agent.network.parameters(), twin.network.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_a_pull_that_waits_is_taken_before_the_average_is_adopted() -> None:
+    options: dict[str, Any] = {"optimizer": "adam", "lr": 1e-2, "kronecker_strength": 1e3}
+    agent = make_agent("kronecker", average_span=10, **options)
+    agent.consolidate([make_transitions()], np.random.default_rng(0))
+    agent.enter(1)
+    for seed in range(3):
+        agent.learn(make_transitions(seed))
+    assert agent.memory._forces.waiting
+    with agent.averaged():
+        tried = parameters_to_vector(agent.network.parameters()).clone()
+    agent.adopt_average()
+    agent.memory.settle()
+    assert torch.equal(parameters_to_vector(agent.network.parameters()), tried)
+
+
+@pytest.mark.parametrize("make", [make_agent, make_gated_agent])
+def test_kronecker_wells_keep_the_values_of_a_task_while_another_is_learned(make: Any) -> None:
+    states, change = torch.from_numpy(make_transitions().states), []
+    for strength in (0.0, 1e4):
+        agent = make("kronecker", optimizer="adam", lr=1e-4, kronecker_strength=strength)
+        agent.consolidate([make_transitions()] * 10, np.random.default_rng(0))
+        before = agent.action_values(states)
+        agent.enter(1)
+        for seed in range(30):
+            agent.learn(make_transitions(seed + 1))
+        agent.enter(0)
+        change.append(float((agent.action_values(states) - before).norm()))
+    free, held = change
+    assert held < free / 5
 
 
 def test_consolidating_again_replaces_the_well_of_the_context() -> None:

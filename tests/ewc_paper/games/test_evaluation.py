@@ -256,9 +256,9 @@ def test_a_clip_is_stored_if_wanted(tmp_path: Path) -> None:
 def test_games_are_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[str] = []
 
-    def counted(name: str, size: int, max_episode_steps: int) -> Game:
+    def counted(name: str, *options: Any) -> Game:
         loaded.append(name)
-        return make_game(name, size, max_episode_steps)
+        return make_game(name, *options)
 
     monkeypatch.setattr(evaluation, "make_game", counted)
     made = make_evaluation()

@@ -9,9 +9,11 @@ import torch
 from support.games import ACTIONS, STATE_SHAPE, make_gated_agent, make_transitions
 from torch import Tensor
 
+from ewc import KroneckerFactors
 from ewc.diagnostics import EWCWarning
+from ewc.memory import Curvature
 from ewc_paper.games.agent import Agent
-from ewc_paper.games.config import AgentConfig
+from ewc_paper.games.config import ARMS, AgentConfig
 from ewc_paper.games.gated_agent import GatedAgent, Gates, make_agent, narrowed
 from ewc_paper.games.network import NETWORKS, Architecture, QNetwork
 
@@ -42,8 +44,11 @@ def used_by(agent: GatedAgent, context: int) -> dict[str, Tensor]:
 
 def test_the_arm_decides() -> None:
     config = AgentConfig(network="minatar", history=1)
-    for gated, kind in ((False, Agent), (True, GatedAgent)):
-        assert type(make_agent(config, STATE_SHAPE, ACTIONS, 0, gated=gated)) is kind
+    for arm in ARMS.values():
+        agent = make_agent(config, STATE_SHAPE, ACTIONS, 0, arm)
+        assert type(agent) is (GatedAgent if arm.gated else Agent)
+        inner = agent._agent if isinstance(agent, GatedAgent) else agent
+        assert inner.memory.curvature == (arm.wells or "diagonal")
 
 
 def test_learning_changes_the_weights_that_the_context_uses_and_no_others() -> None:
@@ -187,8 +192,10 @@ def test_the_average_can_be_tried_in_every_context_and_adopted() -> None:
     assert torch.equal(values_in(agent, 1), tried[1])
 
 
-def test_the_state_goes_on_the_same() -> None:
-    options: dict[str, Any] = {"average_span": 2, "strength": 10.0, "lr": 1e-2}
+@pytest.mark.parametrize("wells", ["diagonal", "kronecker"])
+def test_the_state_goes_on_the_same(wells: Curvature) -> None:
+    strength = {"strength": 10.0, "kronecker_strength": 100.0}
+    options: dict[str, Any] = {"wells": wells, "average_span": 2, "lr": 1e-2, **strength}
     agent, random = make_gated_agent(**options), np.random.default_rng(0)
     for context in (0, 1, 2):
         agent.enter(context)
@@ -284,6 +291,30 @@ def test_what_is_put_back_is_cut_again_and_nothing_else_changes() -> None:
     for name, weight in pool.items():
         moved = weight != before[name]
         assert int(moved.sum()) == changed[name].numel()
+
+
+def random_factors(weight: Tensor) -> KroneckerFactors:
+    inputs, outputs = (torch.randn(n, n).double() for n in (weight[0].numel(), len(weight)))
+    return KroneckerFactors(inputs @ inputs.t(), outputs @ outputs.t())
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_factors_of_one_context_weigh_a_change_of_another_as_the_change_that_they_see(
+    name: str,
+) -> None:
+    whole, _, gates = make(name, 0.5, 0.5)
+    pool = weights_of(whole)
+    factors = {name: random_factors(weight) for name, weight in gates.cut(pool, 0).items()}
+    change = {name: torch.randn_like(weight) for name, weight in gates.cut(pool, 1).items()}
+    seen = gates.moved(change, 1, 0, pool)
+    moved = gates.moved_factors(factors, 0, 1, pool)
+    for name, own in factors.items():
+        energies = [
+            (delta.flatten(1) * (at.outputs @ delta.flatten(1) @ at.inputs)).sum()
+            for delta, at in ((seen[name], own), (change[name], moved[name]))
+        ]
+        torch.testing.assert_close(energies[1], energies[0])
+        assert float(energies[0]) > 0
 
 
 def test_numbers_of_one_context_reach_another_on_the_weights_in_common_alone() -> None:

@@ -139,7 +139,7 @@ def test_the_state_continues_in_another_clock() -> None:
     assert again.agent_steps == clock.agent_steps
 
 
-OPTIONS: dict[str, Any] = {"levels": 2, "prior": 1.0, "window": 2, "wins": 1, "independent": 1e9}
+OPTIONS: dict[str, Any] = {"levels": 2, "prior": 1.0, "window": 2, "side": 42}
 BLACK, WHITE = np.zeros((1, 8, 8), np.uint8), np.full((1, 8, 8), 255, np.uint8)
 
 
@@ -167,6 +167,13 @@ def test_true_labels_are_numbered_as_the_games_appear() -> None:
     contexts = ContextTracker(None)
     games = ["Pong", "Krull", "Pong", "Boxing"]
     assert [contexts.identify(game, BLACK) for game in games] == [0, 1, 0, 2]
+
+
+def test_without_labels_all_games_are_one_context() -> None:
+    contexts = ContextTracker(None, labelled=False)
+    assert [contexts.identify(game, BLACK) for game in ("Pong", "Krull")] == [0, 0]
+    assert contexts.num_contexts == 1
+    assert contexts.recognize_in_test("Boxing", present=5)(BLACK) == 0
 
 
 def test_contexts_are_counted_by_labels_or_by_the_recognizer() -> None:
@@ -299,8 +306,6 @@ SMALL: dict[str, Any] = {
     "report_every": 100,
     "levels": 2,
     "prior": 1.0,
-    "wins": 3,
-    "independent": 1e9,
 }
 ATARI: dict[str, Any] = {
     **SMALL,
@@ -313,8 +318,6 @@ ATARI: dict[str, Any] = {
     "ewc_start": 50,
     "levels": 16,
     "prior": 0.1,
-    "wins": 2,
-    "independent": 12.0,
 }
 
 
@@ -346,6 +349,32 @@ def test_every_game_is_tested_before_any_segment_and_after_each() -> None:
     assert [row["contexts"] for row in tests] == [0, 1, 2, 2]
 
 
+def test_the_last_row_of_a_segment_ends_it_whatever_rows_are_reported_in_between() -> None:
+    options = config("plain")
+    options["settings"] = {**SMALL, "report_every": 300}
+    rows = rows_of(options, "train")
+    assert [(row["segment"], row["step"]) for row in rows] == [
+        *((0, 300), (0, 400), (1, 600), (1, 800)),
+        *((2, 900), (2, 1200)),
+    ]
+    assert [sum(row["recognized"].values()) for row in rows] == [300, 100, 200, 200, 100, 300]
+
+
+def test_a_switch_ends_the_episodes_of_an_agent_that_is_not_told_of_it() -> None:
+    """No transition goes from one game to the next."""
+    learner = make_continual(config("plain-unlabelled"))
+    for _ in learner.run():
+        if learner.clock.segment == 1 and learner.clock.row > 10:
+            break
+    (replay,) = learner.experience.replays.values()
+    last = learner.clock.rows_per_segment - 1
+    known = replay._outcome_known(np.arange(last - 1, last + 2).repeat(4), np.tile(range(4), 3))
+    terminal = replay._ring["terminal"][last]
+    assert known[:4].all()
+    assert known[8:].all()
+    assert known[4:8].tolist() == terminal.tolist()
+
+
 def test_tasks_are_consolidated_at_switches_by_the_protected_alone() -> None:
     assert rows_of(config("plain"), "fisher") == []
     assert rows_of(config("single"), "fisher") == []
@@ -360,7 +389,9 @@ def test_tasks_are_consolidated_at_switches_by_the_protected_alone() -> None:
 def test_a_task_is_tested_and_left_with_the_average_of_the_last_parameters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    learner = make_continual(config("ewc-fmn", "atari"))  # which learns on until it has noticed
+    options = config("ewc-fmn", "atari")
+    options["settings"] = {**ATARI, "window": 5}  # rows in which it learns on, until it has noticed
+    learner = make_continual(options)
     first = next(learner.agent.network.layers.parameters())
     learned: list[Tensor] = []
     tested: list[tuple[int, Tensor]] = []  # after so many updates, with these weights
@@ -401,6 +432,15 @@ def running_mean(seen: list[Tensor], span: int = ATARI["average_span"]) -> Tenso
     for weights in seen[span:]:
         mean = mean + (weights - mean) / span
     return mean
+
+
+@pytest.mark.parametrize("arm", ["ewc-kronecker", "ewc-kronecker-gates-labels"])
+def test_wells_with_factors_are_made_and_reported_at_every_switch(arm: str) -> None:
+    options = config(arm)
+    options["settings"] = {**SMALL, "recognizer": "screens", "gates": 0.5}
+    fishers = rows_of(options, "fisher")
+    assert [row["wells"] for row in fishers] == [1, 2]
+    assert all(row["trace"] > row["largest"] > 0 for row in fishers)
 
 
 def test_a_task_is_consolidated_after_enough_steps_in_it() -> None:
@@ -480,7 +520,7 @@ def test_held_back_rows_reach_the_replay_of_the_task_decided() -> None:
     learner = make_continual(config("ewc-fmn"))
     for _ in learner.run():
         stored = sum(replay.written for replay in learner.experience.replays.values())
-        assert len(learner.experience.pending) <= learner.config.window * learner.config.wins
+        assert len(learner.experience.pending) <= learner.config.window
         if learner.clock.segment == 0:
             assert stored + len(learner.experience.pending) == learner.clock.row
         elif learner.clock.segment == 1 and learner.clock.row > 40:
@@ -549,7 +589,7 @@ def assert_equal(first: Any, second: Any) -> None:
 
 @pytest.mark.parametrize(
     ("arm", "world", "kills"),
-    [("ewc-fmn", "minatar", 5), ("ewc-labels", "minatar", 3), ("ewc-fmn", "atari", 4)],
+    [("ewc-fmn", "minatar", 5), ("ewc-kronecker-labels", "minatar", 3), ("ewc-fmn", "atari", 4)],
 )
 def test_killed_at_random_moments_it_ends_bit_for_bit_the_same(
     tmp_path: Path, arm: str, world: str, kills: int

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -114,6 +115,47 @@ def test_a_name_is_checked_without_making_the_game() -> None:
     for name, said in (("pong", "no game is called"), ("minatar/pong", "no task is called")):
         with pytest.raises(ValueError, match=said):
             check_name(name)
+
+
+class Frames:
+    """An emulator that notes the action of every frame."""
+
+    def __init__(self, emulator: Any) -> None:
+        self.emulator, self.actions = emulator, []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.emulator, name)
+
+    def act(self, action: int) -> int:
+        self.actions.append(action)
+        return self.emulator.act(action)
+
+
+def frames_of(sticky: float, seed: int, steps: int = 300) -> list[list[int]]:
+    """The actions of the frames of each step; step n asks for action n % 18."""
+    game: Any = Atari("Pong", 42, 10_000, sticky)
+    game._ale = Frames(game._ale)
+    game.reset(seed)
+    game._ale.actions.clear()
+    for step in range(steps):
+        game.step(step % 18)
+    taken = game._ale.actions
+    return [taken[at : at + 4] for at in range(0, len(taken), 4)]
+
+
+def test_sticky_actions_are_those_of_the_frame_before_as_often_as_they_should() -> None:
+    assert frames_of(0.0, seed=1) == [[step % 18] * 4 for step in range(300)]
+    taken = frames_of(0.25, seed=1)
+    late = [
+        next((at for at, one in enumerate(frames) if one == step % 18), 4)
+        for step, frames in enumerate(taken)
+    ]
+    for step, (frames, begun) in enumerate(zip(taken, late, strict=True)):
+        before = taken[step - 1][-1] if step else 0
+        assert frames == [before] * begun + [step % 18] * (4 - begun)
+    at_once = np.mean([begun == 0 for begun in late])
+    assert at_once == pytest.approx(0.75, abs=4 * (0.75 * 0.25 / 300) ** 0.5)
+    assert taken == frames_of(0.25, seed=1) != frames_of(0.25, seed=2)
 
 
 WORLDS = ["Pong", "Qbert", "minatar/seaquest:rotate90,actions1,channels2"]

@@ -170,7 +170,9 @@ class NoiseLearner(ContinualLearner):
     def _fisher(self) -> dict[str, Tensor]:
         """The Fisher at the end of training, which is the same in a resumed run."""
         random = np.random.default_rng(derive_seed(self.seed, "noise fisher"))
-        return self.agent.fisher(self.batches(self.agent.context, random), random)
+        fisher = self.agent.fisher(self.batches(self.agent.context, random), random)
+        assert isinstance(fisher, dict)  # the arm has no wells with factors
+        return fisher
 
     def _measure_random(self) -> dict[str, Any]:
         """Let a random player play the game under the same rules; return the row."""
@@ -183,7 +185,7 @@ class NoiseLearner(ContinualLearner):
         """Play the game with noise of this shape and size; return the row."""
         game, context, config = self.clock.schedule[0], self.agent.context, self.config
         copies = [
-            make_game(game, config.size, config.max_episode_steps)
+            make_game(game, config.size, config.max_episode_steps, config.sticky)
             for _ in range(self.noise["noise_episodes"])
         ]
         with at_every_pass(self._network, self._drawn_noise(shape, scale)):

@@ -13,7 +13,6 @@ from ewc_paper.errors import RunError
 from ewc_paper.experiments.experiment import RepeatedExperiment
 from ewc_paper.figures.names import game_name
 from ewc_paper.games.config import (
-    RECOGNIZER,
     AgentConfig,
     ExplorationConfig,
     MeasurementConfig,
@@ -56,7 +55,6 @@ MINATAR_TASKS: dict[str, Any] = {
     "floor": 0.1,
     "normalize": 400.0,
     "ewc_start": 0,
-    **RECOGNIZER,
     "recognizer": "screens",
     "levels": 2,  # a cell is empty or not
     "usual": 0.5,  # aliens in the rows of the bricks look a little like bricks
@@ -92,8 +90,8 @@ ATARI_SMALL_TASKS: dict[str, Any] = {
     "strength": 30.0,
     "floor": 0.05,
     "normalize": 1_000.0,
+    "kronecker_strength": 1.0,
     "ewc_start": 8_000,  # longer than a screen lasts that the recognizer takes for a game
-    **RECOGNIZER,
     "recognizer": "screens",
     "levels": 32,
 }

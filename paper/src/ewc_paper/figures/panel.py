@@ -72,6 +72,12 @@ LOOKS = {
     "ewc-gates-fmn": Look(ORANGE, DASHDOT, "s"),
     "ewc-labels": Look(NAVY, DASHDOTDOT, "P"),
     "ewc-fmn": Look(LIME, LONG_DASHDOT, "X"),
+    # Colors of arms that no preset compares with these.
+    "plain-unlabelled": Look(VIOLET, DENSELY_DOTTED, "*"),
+    "ewc-kronecker-labels": Look(ORANGE, DASHDOT, "p"),
+    "ewc-kronecker": Look(RED, SOLID, "v"),
+    "ewc-kronecker-gates-labels": Look(VIOLET, DENSELY_DOTTED, "<"),
+    "ewc-kronecker-gates": Look(LIME, LONG_DASHDOT, ">"),
     "random": Look(GRAY, DOTTED, "D"),
     "uniform": Look(BLACK, SOLID, "o"),
     "inverse-fisher": Look(BLUE, DASHED, "^"),

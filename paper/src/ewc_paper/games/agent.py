@@ -17,12 +17,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
-from ewc import EWC, fisher_diagonal
+from ewc import EWC, KroneckerFisher, fisher_diagonal, fisher_kronecker
+from ewc.memory import Curvature
 from ewc.step_size import ParamGroup, ParamState, StepSize, moments
 from ewc_paper.device import on_device, training_device
 from ewc_paper.games.config import AgentConfig
 from ewc_paper.games.network import NETWORKS, SHARED, Architecture, QNetwork
 from ewc_paper.games.replay import Transitions
+
+Fisher = dict[str, Tensor] | KroneckerFisher
 
 
 class Agent:
@@ -33,6 +36,7 @@ class Agent:
         state_shape: channels, height and width of a state.
         num_actions: number of actions.
         seed: seed of the initial weights.
+        wells: what its memory remembers a task as.
         architecture: its network, if it is another than the config names.
     """
 
@@ -43,6 +47,7 @@ class Agent:
         num_actions: int,
         seed: int,
         *,
+        wells: Curvature = "diagonal",
         architecture: Architecture | None = None,
     ) -> None:
         self.config = config
@@ -53,7 +58,8 @@ class Agent:
         self.learning = QLearning(self.network, self.target, config.double, device)
         self.memory = EWC(
             self.network,
-            strength=config.strength,
+            strength=config.strength if wells == "diagonal" else config.kronecker_strength,
+            curvature=wells,
             parameters=SHARED,
             keep_tasks=True,
         )
@@ -161,17 +167,22 @@ class Agent:
 
     def adopt_average(self) -> None:
         """Replace the parameters by their average, and start another average."""
+        self.memory.settle()  # a pull that waits belongs to the parameters, not to their average
         self._average.adopt(self._parameters())
 
-    def fisher(
-        self, batches: Iterable[Transitions], random: np.random.Generator
-    ) -> dict[str, Tensor]:
-        """Return the Fisher diagonal of the shared weights in the present context."""
+    def fisher(self, batches: Iterable[Transitions], random: np.random.Generator) -> Fisher:
+        """Return the Fisher of the shared weights in the present context, as the memory needs it.
+
+        Args:
+            batches: minibatches of the context's replay memory.
+            random: source of randomness for the Fisher.
+        """
+        self.memory.settle()  # or it would be taken when the Fisher runs the network
+        if self.memory.curvature == "kronecker":
+            return q_network_factors(self.learning, batches, random)
         return q_network_fisher(self.learning, batches, random)
 
-    def consolidate(
-        self, batches: Iterable[Transitions], random: np.random.Generator
-    ) -> dict[str, Tensor]:
+    def consolidate(self, batches: Iterable[Transitions], random: np.random.Generator) -> Fisher:
         """Remember the shared weights as the solution of the present context.
 
         Args:
@@ -179,16 +190,22 @@ class Agent:
             random: source of randomness for the Fisher.
 
         Returns:
-            The Fisher diagonal, before the floor is added and the trace is normalized.
+            The Fisher, before the floor is added and the trace is normalized.
         """
         fisher = self.fisher(batches, random)
-        self.memory.consolidate(
-            fisher,
-            task=str(self.context),
-            floor=self.config.floor,
-            normalize=self.config.normalize,
-        )
+        self.remember(fisher, str(self.context))
         return fisher
+
+    def remember(self, fisher: Fisher, task: str) -> Fisher:
+        """Remember the shared weights with a given Fisher; return it as it was stored.
+
+        A diagonal is shaped by the options for it. Kronecker factors stay as they are: the trace of
+        all layers says nothing about one of them, and the first convolution has most of it.
+        """
+        if isinstance(fisher, KroneckerFisher):
+            return self.memory.consolidate(fisher, task=task)
+        floor, trace = self.config.floor, self.config.normalize
+        return self.memory.consolidate(fisher, task=task, floor=floor, normalize=trace)
 
     def _parameters(self) -> list[Tensor]:
         return list(self.network.parameters())
@@ -207,12 +224,16 @@ class Agent:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state of an agent with the same config."""
+        self._left_out.close()
         while len(self.network.contexts) < state["contexts"]:
             self.add_context()
+        self.memory.load_state_dict(state["memory"])
+        self._leave_out(state["context"])
+        # Again, and before the networks: leaving a well out takes the pull that waits, and the
+        # forces that were held with it.
+        self.memory.load_state_dict(state["memory"])
         self.network.load_state_dict(state["network"])
         self.target.load_state_dict(state["target"])
-        self._left_out.close()
-        self.memory.load_state_dict(state["memory"])
         self._renew_optimizer()
         optimizer = self.optimizer.state_dict()
         optimizer["state"] = {int(k): v for k, v in state["optimizer"].items()}
@@ -220,7 +241,6 @@ class Agent:
         self._average.load_state_dict(on_device(state["average"], self.learning.device))
         self.network.enter(state["context"])
         self.target.enter(state["context"])
-        self._leave_out(state["context"])
 
 
 def exploration_rate(agent_steps: int, *, start: int, end: int, final: float) -> float:
@@ -436,13 +456,14 @@ def q_network_fisher(
         batches: minibatches of the task.
         random: source of the random signs that all actions are covered with.
     """
-    return fisher_diagonal(
-        learning.network,
-        _signs(learning, batches, random),
-        kind="empirical",
-        likelihood=_signed_sum,
-        parameters=SHARED,
-    )
+    return fisher_diagonal(learning.network, _signs(learning, batches, random), **_GAUSSIAN)
+
+
+def q_network_factors(
+    learning: QLearning, batches: Iterable[Transitions], random: np.random.Generator
+) -> KroneckerFisher:
+    """Return the same Fisher as two factors per layer; see `q_network_fisher` for the arguments."""
+    return fisher_kronecker(learning.network, _signs(learning, batches, random), **_GAUSSIAN)
 
 
 def _signs(
@@ -461,3 +482,11 @@ def _signs(
 def _signed_sum(values: Tensor, signs: Tensor | None) -> Tensor:
     assert signs is not None
     return (values * signs.to(values)).sum(1)
+
+
+# The options of a Fisher of the shared weights, of a Gaussian around Q.
+_GAUSSIAN: dict[str, Any] = {
+    "kind": "empirical",
+    "likelihood": _signed_sum,
+    "parameters": SHARED,
+}

@@ -3,7 +3,7 @@
 Most defaults are the paper's; docs/games.md lists where they deviate.
 
 Each group of options is a dataclass; `AgentConfig` is all of them, and an experiment inherits the
-groups that it uses. The settings of the paper's recognizer are the library's `RecognizerConfig`.
+groups that it uses.
 
 All times are agent steps: one step is one decision, which lasts four frames of the emulator.
 
@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from ewc.recognition import RecognizerConfig
+from ewc.memory import Curvature
 from ewc.step_size import How
 from ewc_paper.games.network import NETWORKS
 from ewc_paper.options import option, values_of
@@ -43,6 +43,9 @@ class WorldConfig:
     size: int = option(84, "side of an Atari frame, in pixels", low=36, high=210)
     environments: int = option(4, "copies of a game played at once", low=1, high=1024)
     max_episode_steps: int = option(27_000, "steps after which an episode is cut off", low=1)
+    sticky: float = option(
+        0.0, "probability that a frame of Atari takes the last action again", low=0, high=1
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +96,17 @@ class QFisherConfig:
 class ConsolidationConfig:
     """Elastic weight consolidation, when the task changes."""
 
+    how: How = option("proximal", "how the pull is computed", choices=get_args(How))
+    ewc_start: int = option(5_000_000, "steps in a task before it is protected", low=0)
+    min_visit: int = option(  # so that a task the recognizer mistook for another stays as it was
+        1_000, "steps in a task before its protection is renewed", low=0
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiagonalConfig:
+    """Wells with one number per weight, the diagonal of the Fisher."""
+
     strength: float = option(1.0, "λ of EWC", low=0, common=True)
     floor: float = option(
         0.0, "fraction of each layer's mean Fisher added to all its entries", low=0, high=1e6
@@ -100,10 +114,14 @@ class ConsolidationConfig:
     normalize: float | None = option(
         None, "trace that each task's Fisher is scaled to", low=1e-9, high=1e12
     )
-    how: How = option("proximal", "how the pull is computed", choices=get_args(How))
-    ewc_start: int = option(5_000_000, "steps in a task before it is protected", low=0)
-    min_visit: int = option(  # so that a task the recognizer mistook for another stays as it was
-        1_000, "steps in a task before its protection is renewed", low=0
+
+
+@dataclass(frozen=True, kw_only=True)
+class KroneckerConfig:
+    """Wells with two matrices per layer, in the arms called `kronecker`."""
+
+    kronecker_strength: float = option(
+        0.1, "λ of EWC with Kronecker factors, which keep the scale of the Fisher", low=0
     )
 
 
@@ -151,10 +169,6 @@ class MeasurementConfig:
     report_every: int = option(10_000, "steps per row of training statistics", low=1)
 
 
-# The recognizer's settings for the paper's games; its own defaults suit other images.
-RECOGNIZER: dict[str, Any] = {"levels": 8, "wins": 2, "independent": 15.0}
-
-
 @dataclass(frozen=True, kw_only=True)
 class RecognitionConfig:
     """How games are recognized."""
@@ -171,6 +185,18 @@ class RecognitionConfig:
         low=0,
         high=1,
     )
+    levels: int = option(
+        16, "number of brightness levels that a pixel is rounded to", low=2, high=256
+    )
+    side: int = option(
+        42, "larger frames are averaged down to at most this height and width", low=1
+    )
+    prior: float = option(1.0, "mass of the Dirichlet prior per pixel", low=1e-12, high=1e12)
+    window: int = option(4, "observations per window", low=1)
+
+
+# Gray levels for the paper's games, which the paper does not give.
+PAPERS_LEVELS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,10 +206,11 @@ class AgentConfig(
     ExplorationConfig,
     QFisherConfig,
     ConsolidationConfig,
+    DiagonalConfig,
+    KroneckerConfig,
     TaskChangeConfig,
     GatingConfig,
     RecognitionConfig,
-    RecognizerConfig,
     ScheduleConfig,
     MeasurementConfig,
 ):
@@ -192,24 +219,40 @@ class AgentConfig(
 
 @dataclass(frozen=True)
 class Arm:
-    """What sets an arm apart; the training loop is the same for all."""
+    """What sets an arm apart; the training loop is the same for all, and the parts combine."""
 
     title: str  # in tables and figures
-    protected: bool = False  # by EWC
-    recognizes: bool = False  # works out the task from the frames, instead of being told
+    wells: Curvature | None = None  # what EWC remembers a task as; None: it is not protected
     gated: bool = False  # each task does without some of the units
+    recognizes: bool = False  # works out the task from the frames, instead of being told
+    labelled: bool = True  # is told the task unless it recognizes it; if not, all are one to it
+
+    @property
+    def protected(self) -> bool:
+        """Whether EWC protects its tasks."""
+        return self.wells is not None
 
 
 ARMS = {
     "plain": Arm("plain training"),
-    "ewc-labels": Arm("EWC, told the game", protected=True),
-    "ewc-fmn": Arm("EWC, recognizes it", protected=True, recognizes=True),
+    "plain-unlabelled": Arm("plain training, not told the game", labelled=False),
+    "ewc-labels": Arm("EWC, told the game", "diagonal"),
+    "ewc-fmn": Arm("EWC, recognizes it", "diagonal", recognizes=True),
+    "ewc-kronecker-labels": Arm("EWC, Kronecker, told the game", "kronecker"),
+    "ewc-kronecker": Arm("EWC, Kronecker, recognizes it", "kronecker", recognizes=True),
     "gates": Arm("gates alone, told the game", gated=True),
-    "ewc-gates-labels": Arm("EWC + gates, told the game", protected=True, gated=True),
-    "ewc-gates-fmn": Arm("EWC + gates, recognizes it", protected=True, recognizes=True, gated=True),
+    "ewc-gates-labels": Arm("EWC + gates, told the game", "diagonal", gated=True),
+    "ewc-gates-fmn": Arm("EWC + gates, recognizes it", "diagonal", gated=True, recognizes=True),
+    "ewc-kronecker-gates-labels": Arm(
+        "EWC, Kronecker + gates, told the game", "kronecker", gated=True
+    ),
+    "ewc-kronecker-gates": Arm(
+        "EWC, Kronecker + gates, recognizes it", "kronecker", gated=True, recognizes=True
+    ),
     "single": Arm("one network per game"),
     "random": Arm("random player"),
 }
+PAPERS = ("plain", "ewc-labels", "ewc-fmn", "single", "random")  # what the paper compares
 SINGLE = "single"  # learns one game alone
 RANDOM = "random"  # learns nothing: takes random actions, one game per part
 ALONE = (SINGLE, RANDOM)  # have one game each
@@ -225,9 +268,10 @@ def settings_of(arm: str, options: Mapping[str, Any]) -> dict[str, Any]:
     has = ARMS[arm]
     groups = {
         ConsolidationConfig: has.protected,
+        DiagonalConfig: has.wells == "diagonal",
+        KroneckerConfig: has.wells == "kronecker",
         GatingConfig: has.gated,
         RecognitionConfig: has.recognizes,
-        RecognizerConfig: has.recognizes,
     }
     unused = {
         name for group, used in groups.items() if not used for name in values_of(group, options)

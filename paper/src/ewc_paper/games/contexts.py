@@ -6,7 +6,6 @@ the recognizer finds that two tasks are one: then the context with more steps is
 """
 
 from collections.abc import Callable, Mapping
-from inspect import signature
 from typing import Any, NamedTuple
 
 from ewc.recognition import ForgetMeNot, ScreenRecognizer
@@ -27,24 +26,29 @@ def make_recognizer(options: Mapping[str, Any]) -> Recognizer:
     """Make the recognizer that these options describe; options of other things are ignored.
 
     Of the settings of a `ScreenRecognizer` three are options, `levels`, `side` and `usual`; the
-    others are as they were chosen on games of their own.
+    others are as they were chosen on games of their own. `ForgetMeNot` has the paper's form: all
+    pixels count, and a model that wins one window is a task.
     """
     if options.get("recognizer") == "screens":
-        names = ("levels", "side", "usual")
-        return ScreenRecognizer(**{name: options[name] for name in names})
-    known = signature(ForgetMeNot).parameters
-    return ForgetMeNot(**{name: options[name] for name in known if name in options})
+        screens = ("levels", "side", "usual")
+        return ScreenRecognizer(**{name: options[name] for name in screens})
+    papers = ("levels", "prior", "window", "side")
+    return ForgetMeNot(**{name: options[name] for name in papers}, wins=1)
 
 
 class ContextTracker:
     """Identifies the present context, and counts the agent steps in each.
 
     Without a recognizer, contexts are the true labels of the games, numbered in the order in which
-    the games first appear.
+    the games first appear; or a single one for all games, without labels.
+
+    Args:
+        recognizer: what works out the context, if anything does.
+        labelled: whether games have labels.
     """
 
-    def __init__(self, recognizer: Recognizer | None) -> None:
-        self.recognizer = recognizer
+    def __init__(self, recognizer: Recognizer | None, *, labelled: bool = True) -> None:
+        self.recognizer, self._labelled = recognizer, labelled
         self.merges: list[Merge] = []  # contexts that the last frame has shown to be one
         self._context_of: dict[int, int] = {}  # by task of the recognizer, where they differ
         self._labels: dict[str, int] = {}
@@ -59,11 +63,14 @@ class ContextTracker:
     def identify(self, game: str, frame: Frame) -> int | None:
         """Return the present context, or None while the recognizer is undecided."""
         if self.recognizer is None:
-            return self._labels.setdefault(game, len(self._labels))
+            return self._labels.setdefault(self._label(game), len(self._labels))
         task = self.recognizer.observe(frame)
         if isinstance(self.recognizer, ScreenRecognizer):
             self.merges = [self._merge(*pair) for pair in self.recognizer.merged]
         return self._context(task) if self.recognizer.decided else None
+
+    def _label(self, game: str) -> str:
+        return game if self._labelled else ""
 
     def _context(self, task: int) -> int:
         return self._context_of.get(task, task)
@@ -86,7 +93,7 @@ class ContextTracker:
                 now and was never played in.
         """
         if self.recognizer is None or self.recognizer.observations == 0:
-            context = self._labels.get(game, present)
+            context = self._labels.get(self._label(game), present)
             return lambda frame: context
         observe, contexts = self.recognizer.frozen().observe, dict(self._context_of)
         played = set(self._agent_steps)

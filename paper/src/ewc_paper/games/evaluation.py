@@ -18,7 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ewc import KroneckerFisher
 from ewc.fisher.overlap import trace
+from ewc_paper.games.agent import Fisher
 from ewc_paper.games.config import AgentConfig
 from ewc_paper.games.contexts import ContextTracker, Recognize
 from ewc_paper.games.gated_agent import AnyAgent
@@ -167,7 +169,7 @@ class Evaluation:
         """Return one copy per episode; they are kept, because loading a game takes long."""
         copies, config = self._copies.setdefault(game, []), self._config
         while len(copies) < count:
-            copies.append(make_game(game, config.size, config.max_episode_steps))
+            copies.append(make_game(game, config.size, config.max_episode_steps, config.sticky))
         return copies[:count]
 
 
@@ -459,15 +461,16 @@ class Measurements:
             }
         )
 
-    def record_consolidation(self, fisher: Mapping[str, Tensor]) -> None:
+    def record_consolidation(self, fisher: Fisher) -> None:
         """Record that the present context was consolidated with this Fisher."""
+        diagonal = fisher.diagonals() if isinstance(fisher, KroneckerFisher) else fisher
         self._waiting.append(
             {
                 "kind": "fisher",
                 "step": self._clock.agent_steps,
                 "context": self._agent.context,
-                "trace": trace(fisher),
-                "largest": max(float(tensor.max()) for tensor in fisher.values()),
+                "trace": trace(diagonal),
+                "largest": max(float(tensor.max()) for tensor in diagonal.values()),
                 "wells": len(self._agent.tasks),
             }
         )

@@ -17,15 +17,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ewc import EWC
+from ewc import EWC, KroneckerFactors, KroneckerFisher
+from ewc.memory import Curvature
 from ewc_paper.device import on_device
-from ewc_paper.games.agent import Agent, epsilon_greedy
-from ewc_paper.games.config import AgentConfig
+from ewc_paper.games.agent import Agent, Fisher, epsilon_greedy
+from ewc_paper.games.config import AgentConfig, Arm
 from ewc_paper.games.network import NETWORKS, SHARED, Architecture, QNetwork
 from ewc_paper.games.replay import Transitions
 from ewc_paper.seeding import derive_seed
 
 Weights = dict[str, Tensor]  # by name of the parameter
+Factors = dict[str, KroneckerFactors]  # by name of the weight
 
 
 def narrowed(architecture: Architecture, gates: float, filter_gates: float) -> Architecture:
@@ -95,6 +97,27 @@ class Gates:
         self.put(part, context, whole)
         return self.cut(whole, other)
 
+    def moved_factors(
+        self, factors: Factors, context: int, other: int, pool: Mapping[str, Tensor]
+    ) -> Factors:
+        """Return the factors per layer of one context for another, as `moved` does.
+
+        The weights in common are some rows and columns of a layer's matrix, so that their block of
+        G ⊗ A is the product of the blocks of G and A.
+        """
+        moved = {}
+        for name, own in factors.items():
+            weight, area = pool[name], pool[name][0, 0].numel()
+            ends = [self._places(name, weight, one) for one in (context, other)]
+            rows = [places.flatten() for places, _ in ends]
+            columns = [_entries(places, area) for _, places in ends]
+            moved[name] = KroneckerFactors(
+                _between(own.inputs, weight[0].numel(), *columns),
+                _between(own.outputs, len(weight), *rows),
+                positions=own.positions,
+            )
+        return moved
+
     def _places(self, name: str, weight: Tensor, context: int) -> tuple[Tensor, Tensor]:
         """Return rows and columns of a context in the weights `layers.<number>.weight`."""
         number, units = int(name.split(".")[1]), self.units(context)
@@ -109,10 +132,28 @@ class Gates:
         return rows[:, None], columns
 
 
-class Solution(NamedTuple):
-    """What is remembered of a context: the precision and the value of each weight it uses."""
+def _entries(places: Tensor, area: int) -> Tensor:
+    """Return the numbers of inputs in `weight.flatten(1)`, of channels with so many entries."""
+    return (places[:, None] * area + torch.arange(area, device=places.device)).flatten()
 
-    precision: Weights
+
+def _between(matrix: Tensor, size: int, source: Tensor, target: Tensor) -> Tensor:
+    """Return the block at `target` of a matrix of this size that is zero but at `source`."""
+    whole = matrix.new_zeros(size, size)
+    whole[source[:, None], source] = matrix
+    return whole[target[:, None], target]
+
+
+class Solution(NamedTuple):
+    """What is remembered of a context.
+
+    Attributes:
+        precision: by name, a tensor for each weight that it uses, or `KroneckerFactors`.
+        anchor: the values of these weights; with factors, those of the whole network, because all
+            contexts then have one center.
+    """
+
+    precision: dict[str, Any]
     anchor: Weights
 
 
@@ -124,6 +165,7 @@ class GatedAgent:
         state_shape: channels, height and width of a state.
         num_actions: number of actions.
         seed: seed of the initial weights and of the gates.
+        wells: what its memory remembers a task as.
     """
 
     def __init__(
@@ -132,8 +174,10 @@ class GatedAgent:
         state_shape: tuple[int, int, int],
         num_actions: int,
         seed: int,
+        *,
+        wells: Curvature = "diagonal",
     ) -> None:
-        self.config = config
+        self.config, self._wells = config, wells
         whole = NETWORKS[config.network]
         self._part = narrowed(whole, config.gates, config.filter_gates)
         self._shape = state_shape, num_actions, seed
@@ -148,7 +192,7 @@ class GatedAgent:
         self._start(0)
 
     def _make_agent(self) -> Agent:
-        return Agent(self.config, *self._shape, architecture=self._part)
+        return Agent(self.config, *self._shape, wells=self._wells, architecture=self._part)
 
     @property
     def context(self) -> int:
@@ -185,15 +229,18 @@ class GatedAgent:
 
     def _other_solutions(self) -> EWC:
         """Return a memory of all contexts but the trained one, on the weights in common."""
-        agent = self._make_agent()
-        for context, solution in self._solutions.items():
+        agent, gates, pool = self._make_agent(), self._gates, self._pools[0]
+        for context, (precision, anchor) in self._solutions.items():
             if context == self._trained:
                 continue
-            precision, anchor = (
-                self._gates.moved(part, context, self._trained, self._pools[0]) for part in solution
-            )
-            _load(agent.network, anchor)
-            agent.memory.anchor(precision, task=_task(context))
+            places = context, self._trained
+            if self._wells == "kronecker":
+                factors = gates.moved_factors(precision, *places, pool)
+                _load(agent.network, gates.cut(anchor, self._trained))
+                agent.memory.consolidate(KroneckerFisher(factors), task=_task(context))
+            else:
+                _load(agent.network, gates.moved(anchor, *places, pool))
+                agent.memory.anchor(gates.moved(precision, *places, pool), task=_task(context))
         return agent.memory
 
     def forget(self, context: int) -> None:
@@ -255,11 +302,11 @@ class GatedAgent:
         self._acting.clear()
         self._agent.adopt_average()
 
-    def fisher(self, batches: Iterable[Transitions], random: np.random.Generator) -> Weights:
-        """Return the Fisher diagonal of the shared weights that the present context uses."""
+    def fisher(self, batches: Iterable[Transitions], random: np.random.Generator) -> Fisher:
+        """Return the Fisher of the shared weights that the present context uses."""
         return self._agent.fisher(batches, random)
 
-    def consolidate(self, batches: Iterable[Transitions], random: np.random.Generator) -> Weights:
+    def consolidate(self, batches: Iterable[Transitions], random: np.random.Generator) -> Fisher:
         """Remember the shared weights as the solution of the present context.
 
         Args:
@@ -267,19 +314,22 @@ class GatedAgent:
             random: source of randomness for the Fisher.
 
         Returns:
-            The Fisher diagonal, before the floor is added and the trace is normalized.
+            The Fisher, before the floor is added and the trace is normalized.
         """
         fisher = self.fisher(batches, random)
-        precision = self._agent.memory.consolidate(
-            fisher,
-            task=_task(self._trained),
-            floor=self.config.floor,
-            normalize=self.config.normalize,
-        )
-        assert isinstance(precision, dict)  # the memory's curvature is the diagonal
+        stored = self._agent.remember(fisher, _task(self._trained))
         self._solutions.pop(self._trained, None)  # so that tasks are in the order of their wells
-        self._solutions[self._trained] = Solution(precision, _shared(self._agent.network))
+        self._solutions[self._trained] = self._solution(stored)
         return fisher
+
+    def _solution(self, stored: Fisher) -> Solution:
+        """Return what is remembered of the present context, with the Fisher as it was stored."""
+        shared = _shared(self._agent.network)
+        if not isinstance(stored, KroneckerFisher):
+            return Solution(stored, shared)
+        whole = {name: weight.clone() for name, weight in self._pools[0].items()}
+        self._gates.put(shared, self._trained, whole)
+        return Solution(stored.factors, whole)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the pool, the contexts, the solutions and the agent of the present context."""
@@ -289,7 +339,7 @@ class GatedAgent:
             "own": _with_text_keys(
                 (number, _with_text_keys(own.items())) for number, own in enumerate(self._own)
             ),
-            "solutions": _with_text_keys((c, s._asdict()) for c, s in self._solutions.items()),
+            "solutions": _with_text_keys((c, _plain(s)) for c, s in self._solutions.items()),
             "agent": self._agent.state_dict(),
         }
 
@@ -300,7 +350,7 @@ class GatedAgent:
         self._pools = list(contexts["pools"].values())
         self._own = [_with_number_keys(own) for own in contexts["own"].values()]
         self._solutions = {
-            context: Solution(**solution)
+            context: _restored(solution)
             for context, solution in _with_number_keys(contexts["solutions"]).items()
         }
         self._start(state["context"])
@@ -315,11 +365,11 @@ def make_agent(
     state_shape: tuple[int, int, int],
     num_actions: int,
     seed: int,
-    *,
-    gated: bool,
+    arm: Arm,
 ) -> AnyAgent:
-    """Make the agent of an arm with or without gates."""
-    return (GatedAgent if gated else Agent)(config, state_shape, num_actions, seed)
+    """Make the agent of an arm: with gates or without, and with its kind of wells."""
+    kind = GatedAgent if arm.gated else Agent
+    return kind(config, state_shape, num_actions, seed, wells=arm.wells or "diagonal")
 
 
 def _task(context: int) -> str:
@@ -359,3 +409,23 @@ def _with_text_keys(items: Iterable[tuple[int, Any]]) -> dict[str, Any]:
 
 def _with_number_keys(items: Mapping[str, Any]) -> dict[int, Any]:
     return {int(key): value for key, value in items.items()}
+
+
+def _plain(solution: Solution) -> dict[str, Any]:
+    """Return a solution as tensors and plain values."""
+    precision = {
+        name: {"inputs": one.inputs, "outputs": one.outputs, "positions": one.positions}
+        if isinstance(one, KroneckerFactors)
+        else one
+        for name, one in solution.precision.items()
+    }
+    return {"precision": precision, "anchor": solution.anchor}
+
+
+def _restored(state: dict[str, Any]) -> Solution:
+    """Return the solution that `_plain` made a state of."""
+    precision: Any = {
+        name: KroneckerFactors(**one) if isinstance(one, dict) else one
+        for name, one in state["precision"].items()
+    }
+    return Solution(precision, state["anchor"])

@@ -30,6 +30,21 @@ def segments(games: Sequence[str], visits: int, seed: int) -> list[str]:
     return order
 
 
+ORDERS = DRAWN, GIVEN = "drawn", "given"
+
+
+def schedule_of(games: Sequence[str], visits: int, order: str, seed: int) -> list[str]:
+    """Return the game of each segment.
+
+    Args:
+        games: the games.
+        visits: segments per game.
+        order: one of `ORDERS`: each round drawn anew, or as the games are given in every round.
+        seed: seed of what is drawn.
+    """
+    return [*games] * visits if order == GIVEN else segments(games, visits, seed)
+
+
 class SegmentClock:
     """Counts the rows of each segment; a row is one agent step of every copy of the game.
 

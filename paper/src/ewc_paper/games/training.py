@@ -63,10 +63,10 @@ class ContinualLearner:
             state_shape,
             game.num_actions,
             derive_seed(seed, "weights"),
-            gated=ARMS[arm].gated,
+            ARMS[arm],
         )
         recognizer = make_recognizer(asdict(config)) if ARMS[arm].recognizes else None
-        self.contexts = ContextTracker(recognizer)
+        self.contexts = ContextTracker(recognizer, labelled=ARMS[arm].labelled)
         self.experience = Experience(config, game.frame_shape)
         self.measurements = Measurements(self.clock, self.agent, self.contexts, games, config, seed)
         self.random = np.random.default_rng(derive_seed(seed, "actions"))
@@ -106,7 +106,7 @@ class ContinualLearner:
         """Play and learn for at most so many rows of the current segment."""
         for _ in range(min(max_rows, self.clock.rows_left)):
             self._play_row()
-            if self.clock.times_due(self.config.report_every):
+            if self.clock.times_due(self.config.report_every) or not self.clock.rows_left:
                 self.measurements.record_training()
 
     def _play_row(self) -> None:
@@ -225,6 +225,7 @@ class ContinualLearner:
             size=self.config.size,
             max_episode_steps=self.config.max_episode_steps,
             history=self.config.history,
+            sticky=self.config.sticky,
         )
 
     def state_dict(self) -> dict[str, Any]:

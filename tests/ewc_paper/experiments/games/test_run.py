@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.runs import run_through
+from support.runs import as_text, run_through
 
 from ewc_paper.cli import main
 from ewc_paper.errors import RunError
 from ewc_paper.experiments.games.data import read_networks
 from ewc_paper.experiments.games.run import POOL, Games
 from ewc_paper.experiments.view import view_of
-from ewc_paper.games.config import RECOGNIZER, AgentConfig
+from ewc_paper.games.config import ALONE, ARMS, PAPERS_LEVELS, AgentConfig
 from ewc_paper.games.evaluation import RandomMeasurement
 from ewc_paper.games.replay import Replay
 from ewc_paper.games.scores import ATARI_SCORES
@@ -41,7 +41,8 @@ def test_the_paper_preset_has_the_papers_settings_and_numbers() -> None:
     parts = config.parts()
     papers = AgentConfig(segment_steps=1_250_000)
     for part in parts:
-        options = RECOGNIZER if part.config["arm"] == "ewc-fmn" else {}  # others have no use for it
+        recognizes = ARMS[part.config["arm"]].recognizes  # others have no use for the option
+        options = {"levels": PAPERS_LEVELS} if recognizes else {}
         assert AgentConfig(**part.config["settings"]) == replace(papers, **options)
     assert 4 * config.visits * config.segment_steps == 50_000_000  # frames a game
     arms = Counter(part.config["arm"] for part in parts)
@@ -174,6 +175,43 @@ def test_the_paper_preset_runs_from_end_to_end_with_tiny_counts(tmp_path: Path) 
     names = ("schedule", "total", "plasticity", "by-game")
     assert {f"games-{name}.png" for name in names} < drawn
     assert {"Pong.gif", "Boxing.gif"} < drawn
+
+
+def test_the_sequential_preset_is_the_challenge() -> None:
+    config = Games.preset("sequential")
+    parts = {part.name: part.config for part in config.parts()}
+    games = ["MsPacman", "Centipede", "Qbert", "Defender"]
+    games += ["Krull", "Atlantis", "UpNDown", "BattleZone"]
+    learners = [one for one in parts.values() if one["arm"] not in ALONE]
+    for learner in learners:
+        assert learner["schedule"] == games * 3
+        assert learner["settings"]["segment_steps"] == 100_000  # 400,000 frames
+        assert learner["settings"]["sticky"] == 0.25
+        assert learner["settings"]["max_episode_steps"] == 27_000
+    told = [one["arm"] for one in learners if ARMS[one["arm"]].labelled]
+    assert [arm for arm in told if not ARMS[arm].recognizes] == ["plain"]
+    assert parts["single-Qbert-seed0"]["schedule"] == ["Qbert"] * 3
+
+
+def test_the_sequential_preset_runs_from_end_to_end_with_tiny_counts(tmp_path: Path) -> None:
+    changes = {**TINY, "visits": 3, "network": "small", "segment_steps": 48}
+    arms = ("ewc-kronecker", "single", "random")
+    config = Games.preset("sequential", games=("MsPacman", "Krull"), arms=arms, **changes)
+    run = RunDirectory(tmp_path)
+    run.start(config.to_dict())
+    for part in config.parts():
+        directory = run.part(part.name)
+        directory.start(part.config)
+        run_through(part.make(part.config), directory)
+    networks = {one.arm: one for one in read_networks(run)}
+    assert networks.keys() == set(arms)
+    assert networks["ewc-kronecker"].schedule == ["MsPacman", "Krull"] * 3
+    shown = as_text(view_of(run).table(run))
+    assert "while learning in the last cycle" in shown
+    assert "one network per game, from scratch" in shown
+    assert "games-cycles.png" in {file.name for file in view_of(run).draw(run)}
+    titles = [figure.name for figure in view_of(run).figures(run)]
+    assert "games-cycles" in titles
 
 
 def test_a_run_on_the_command_line_is_stopped_resumed_and_cleared(

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from rich.table import Table
 
 from ewc_paper.experiments.games.clips import CLIP_FILES, check_clip, clip_panels, draw_clips
+from ewc_paper.experiments.games.cycles import cycle_panels, last_cycle
 from ewc_paper.experiments.games.data import (
     BEFORE_SECOND,
     END,
@@ -60,8 +62,10 @@ from ewc_paper.figures.plot import (
     plot_panel,
     save,
     use_short_numbers,
+    use_whole_numbers,
 )
 from ewc_paper.games.config import ARMS, PROTECTED, RANDOM, SINGLE
+from ewc_paper.games.schedule import GIVEN
 from ewc_paper.runs.directory import RunDirectory
 from ewc_paper.runs.schema import (
     Check,
@@ -112,7 +116,14 @@ def _row(run: StoredConfig, part: StoredConfig) -> Check:
             contexts=optional(integer(0, MAX_CONTEXTS)),
             recognized=optional(mapping(game, steps_by_context)),
         ),
-        train=record(step=integer(), game=game, recognized=steps_by_context),
+        train=record(
+            step=integer(),
+            game=game,
+            recognized=steps_by_context,
+            segment=optional(integer(0, len(part["schedule"]))),
+            score=optional(number()),
+            episodes=optional(integer()),
+        ),
     )
 
 
@@ -138,6 +149,11 @@ TEXTS = {
         "What is learned, and what is kept",
         "Skill is 0 for a random player and 1 for a network that learned this game alone. Small "
         "points are seeds, large ones their mean.",
+    ),
+    "games-cycles": (
+        "The scores while learning, cycle by cycle",
+        "The mean score of the episodes that ended in a visit. Each game counts 1 at most in the "
+        "total. Skill is 0 for a random player and 1 for the game's own network in its last visit.",
     ),
     "games-by-game": (
         "The score of each game over the steps in it",
@@ -171,7 +187,7 @@ LAYOUT = Layout(
 def figures(run: RunDirectory) -> list[Figure]:
     """Return the totals, the schedule, the skills, the scores by game, the contexts, the clips."""
     networks = read_networks(run)
-    panels = {**panels_of(networks), "games-clips": clip_panels(networks)}
+    panels = {**panels_of(networks, in_cycles(run)), "games-clips": clip_panels(networks)}
     texts = dict(TEXTS)
     if marks := game_marks(game for network in networks for game in network.games):
         title, caption = texts["games-schedule"]
@@ -179,8 +195,18 @@ def figures(run: RunDirectory) -> list[Figure]:
     return [Figure(name, *texts[name], shown) for name, shown in panels.items() if shown]
 
 
-def panels_of(networks: Sequence[Network]) -> dict[str, list[Panel]]:
-    """Return the panels of every figure but the clips, by name; a figure with none is left out."""
+def in_cycles(run: RunDirectory) -> bool:
+    """Whether games are visited in the same order again and again, so that cycles say something."""
+    return bool(run.config().get("order") == GIVEN)
+
+
+def panels_of(networks: Sequence[Network], cycles: bool = False) -> dict[str, list[Panel]]:
+    """Return the panels of every figure but the clips, by name; a figure with none is left out.
+
+    Args:
+        networks: the networks of a run.
+        cycles: whether it has a figure of the scores while learning, cycle by cycle.
+    """
     references = References(networks)
     panels: dict[str, list[Panel]] = {}
     if continual_networks(networks):
@@ -188,6 +214,8 @@ def panels_of(networks: Sequence[Network]) -> dict[str, list[Panel]]:
         panels["games-schedule"] = [schedule_panel(networks)]
         if references.complete:
             panels["games-plasticity"] = plasticity_panels(networks, references)
+        if cycles:
+            panels["games-cycles"] = cycle_panels(networks)
     if networks:
         panels["games-by-game"] = score_panels(networks)
     if recognizing := _recognizing(networks):
@@ -205,7 +233,7 @@ def _recognizing(networks: Sequence[Network]) -> Network | None:
 def draw(run: RunDirectory, kind: str = "png") -> list[Path]:
     """Draw the run's figures from its metrics, and its clips."""
     networks = read_networks(run)
-    panels = panels_of(networks)
+    panels = panels_of(networks, in_cycles(run))
     files = [
         save(plot(panels[name], networks), run.figures / f"{name}.{kind}")
         for name, plot in PLOTS.items()
@@ -220,10 +248,15 @@ def result(run: RunDirectory) -> str:
 
 
 def table(run: RunDirectory) -> Table:
-    """Return the summary of the arms and, if the run can tell skill, the scores by game."""
+    """Return the summary of the arms and, if the run can tell skill, the scores by game.
+
+    Before them stand the scores while learning in the last cycle, if it has cycles.
+    """
     networks = read_networks(run)
     both = Table.grid()
     if continual_networks(networks):
+        if in_cycles(run):
+            both.add_row(last_cycle(networks))
         both.add_row(summary(networks))
         if References(networks).complete:
             both.add_row(by_game(networks))
@@ -460,6 +493,33 @@ def plot_plasticity(panels: Sequence[Panel], networks: Sequence[Network]) -> Axe
     return first
 
 
+def plot_cycles(panels: Sequence[Panel], networks: Sequence[Network]) -> Axes:
+    """Plot the totals by cycle beside the skills by game, with one legend for both."""
+    rows = len(panels[-1].y_names)
+    size = (2.0 + 4.2 * len(panels), max(4.0, 1.6 + 0.45 * rows))
+    figure, grid = plt.subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False)
+    entries: dict[str, Artist] = {}
+    for ax, panel in zip(grid.flat, panels, strict=True):
+        plot_panel(ax, panel).set_title(panel.title, fontsize=9)
+        handles, labels = ax.get_legend_handles_labels()
+        entries = dict(zip(labels, handles, strict=True)) | entries
+        if panel.y_names:
+            for border in range(1, rows):
+                ax.axhline(border - 0.5, color="0.9", linewidth=0.8, zorder=0)
+        else:
+            use_whole_numbers(ax.xaxis)
+    figure.legend(
+        list(entries.values()),
+        list(entries),
+        loc="outside upper left",
+        frameon=False,
+        ncols=3,
+        fontsize=8,
+    )
+    first: Axes = grid[0, 0]
+    return first
+
+
 def score_panels(networks: Sequence[Network]) -> list[Panel]:
     """Return each game's raw score over the steps in it; a vertical drop is what was forgotten.
 
@@ -571,6 +631,7 @@ PLOTS = {
     "games-schedule": plot_schedule,
     "games-total": plot_totals,
     "games-plasticity": plot_plasticity,
+    "games-cycles": plot_cycles,
     "games-by-game": plot_scores,
     "games-recognition": plot_recognition,
 }

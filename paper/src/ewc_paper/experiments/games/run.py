@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,9 +20,9 @@ from ewc_paper.experiments.playing import (
     check_one_world,
     make_part,
 )
-from ewc_paper.games.config import ALONE, ARMS, RANDOM, RECOGNIZER, AgentConfig
+from ewc_paper.games.config import ALONE, ARMS, PAPERS, PAPERS_LEVELS, RANDOM, AgentConfig
 from ewc_paper.games.evaluation import make_random
-from ewc_paper.games.schedule import segments
+from ewc_paper.games.schedule import DRAWN, GIVEN, ORDERS, schedule_of
 from ewc_paper.games.training import make_continual
 from ewc_paper.games.worlds.game import file_name
 from ewc_paper.options import option
@@ -70,8 +70,45 @@ TEN = (
     "RoadRunner",
     "UpNDown",
 )
+# Those of the sequential challenge, in its order.
+EIGHT = (
+    "MsPacman",
+    "Centipede",
+    "Qbert",
+    "Defender",
+    "Krull",
+    "Atlantis",
+    "UpNDown",
+    "BattleZone",
+)
 GATED = ("plain", "ewc-gates-labels", "ewc-gates-fmn", "single", "random")  # in small networks
 WITH_GATES_ALONE = ("gates", *GATED)  # which says how much of it is EWC
+# The paper's own mechanism, one shared network with gains and biases of each game's own.
+WITHOUT_GATES = ("plain", "ewc-labels", "ewc-kronecker-labels", "ewc-kronecker", "single", "random")
+# Without labels, beside what is told the game or plays it alone.
+UNLABELLED = (
+    *("plain", "plain-unlabelled", "ewc-fmn", "ewc-gates-fmn", "ewc-kronecker"),
+    *("single", "random"),
+)
+
+# Breakout and Space Invaders, each as it is and rotated with permuted actions and channels.
+FOUR: dict[str, Any] = {
+    "games": (
+        "minatar/breakout",
+        "minatar/space_invaders:rotate90,actions1,channels1",
+        "minatar/breakout:rotate180,actions2,channels2",
+        "minatar/space_invaders",
+    ),
+    "segment_steps": 20_000,
+    "seeds": 3,
+}
+# Tests on ten games would take longer than training, so there are fewer episodes.
+TEN_SMALL: dict[str, Any] = {
+    "games": TEN,
+    "segment_steps": 30_000,
+    "test_episodes": 4,
+    "table_episodes": 20,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,18 +128,17 @@ class Games(Playing, AgentConfig):
         "laptop": {
             **MINATAR,
             **MINATAR_TASKS,
+            **FOUR,
             "arms": WITH_GATES_ALONE,
-            "games": (
-                "minatar/breakout",
-                "minatar/space_invaders:rotate90,actions1,channels1",
-                "minatar/breakout:rotate180,actions2,channels2",
-                "minatar/space_invaders",
-            ),
             "network": "minatar-pool",  # of which each task uses 20 filters and 231 units
             "gates": 0.7,
             "filter_gates": 0.6,
-            "segment_steps": 20_000,
-            "seeds": 3,
+        },
+        "laptop-kronecker": {
+            **MINATAR,
+            **MINATAR_TASKS,
+            **FOUR,
+            "arms": WITHOUT_GATES,
         },
         "atari-small": {
             **ATARI_SMALL,
@@ -113,22 +149,44 @@ class Games(Playing, AgentConfig):
             "seeds": 2,
         },
         # The paper's figure on a small scale. More games share the network, so each has less of it.
-        # Tests on ten games would take longer than training, so there are fewer episodes.
         "atari-ten": {
             **ATARI_SMALL,
             **ATARI_SMALL_TASKS,
+            **TEN_SMALL,
             "arms": WITH_GATES_ALONE,
-            "games": TEN,
             "gates": 0.7,
             "filter_gates": 0.6,
             "strength": 10.0,
-            "segment_steps": 30_000,
-            "test_episodes": 4,
-            "table_episodes": 20,
+        },
+        "atari-ten-kronecker": {
+            **ATARI_SMALL,
+            **ATARI_SMALL_TASKS,
+            **TEN_SMALL,
+            "arms": WITHOUT_GATES,
+            "strength": 10.0,
+            "seeds": 2,
+        },
+        # A challenge of 2025 that has no published answer: cycles through eight games with sticky
+        # actions and no labels; what counts are the scores while learning in the last cycle.
+        "sequential": {
+            **ATARI_SMALL,
+            **ATARI_SMALL_TASKS,
+            "arms": UNLABELLED,
+            "games": EIGHT,
+            "order": GIVEN,
+            "visits": 3,
+            "segment_steps": 100_000,
+            "sticky": 0.25,
+            "max_episode_steps": 27_000,
+            "gates": 0.7,
+            "filter_gates": 0.6,
+            "strength": 10.0,
+            "test_episodes": 1,
+            "table_episodes": 5,
         },
         # Ten segments of 5 million frames per game: 50 million, what the pool is chosen by.
         "paper": {
-            **RECOGNIZER,
+            "levels": PAPERS_LEVELS,
             "games": POOL,
             "games_a_set": 10,
             "sets": 10,
@@ -148,10 +206,14 @@ class Games(Playing, AgentConfig):
     )
     sets: int = option(1, "number of sets of games", low=1, high=1000)
     visits: int = option(2, "segments per game", low=1, high=10_000, common=True)
+    order: str = option(
+        DRAWN, "order of the games in each round: drawn anew, or as given", choices=ORDERS
+    )
     arms: tuple[str, ...] = option(
-        tuple(name for name, arm in ARMS.items() if not arm.gated),
-        "what is compared: plain training, EWC told the game or recognizing it (fmn), with or "
-        "without gates, one network per game, a random player",
+        PAPERS,
+        "what is compared: plain training; EWC told the game (labels) or recognizing it, with the "
+        "diagonal or Kronecker factors, with or without gates; gates alone; one network per game; "
+        "a random player",
         choices=tuple(ARMS),
         common=True,
     )
@@ -189,7 +251,8 @@ class Games(Playing, AgentConfig):
         for number, games in enumerate(sets):
             label = f"set{number}-" if self.sets > 1 else ""
             for seed in self.all_seeds:
-                schedule = segments(games, self.visits, derive_seed(seed, "schedule", number))
+                drawn_by = derive_seed(seed, "schedule", number)
+                schedule = schedule_of(games, self.visits, self.order, drawn_by)
                 for arm in together:
                     yield self._part(f"{arm}-{label}seed{seed}", arm, seed, games, schedule)
         drawn = sorted({game for games in sets for game in games}, key=self.games.index)

@@ -16,13 +16,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ewc.recognition import RecognizerConfig
 from ewc_paper.errors import RunError
 from ewc_paper.experiments.experiment import Presets, RepeatedExperiment
 from ewc_paper.experiments.playing import ContextUse, check_one_world, match_contexts
 from ewc_paper.games.agent import Agent
 from ewc_paper.games.config import (
-    RECOGNIZER,
+    PAPERS_LEVELS,
     AgentConfig,
     RecognitionConfig,
     ScheduleConfig,
@@ -31,7 +30,7 @@ from ewc_paper.games.config import (
 from ewc_paper.games.contexts import make_recognizer
 from ewc_paper.games.schedule import SegmentClock, segments
 from ewc_paper.games.worlds.game import Frame, RunningGame, check_name
-from ewc_paper.options import option
+from ewc_paper.options import option, values_of
 from ewc_paper.runs.checkpoint import load_checkpoint
 from ewc_paper.runs.directory import RunDirectory
 from ewc_paper.runs.engine import Part
@@ -46,17 +45,18 @@ GAMES = (
     *("Pong", "RoadRunner", "Seaquest", "SpaceInvaders", "UpNDown"),
 )
 
+# The recognizer that opens one context per game; visits must last for its shortest one.
+SCREENS: Options = {"recognizer": "screens", "levels": 32, "size": 42}
+
 
 @dataclass(frozen=True, kw_only=True)
-class Recognition(
-    RepeatedExperiment, WorldConfig, ScheduleConfig, RecognitionConfig, RecognizerConfig
-):
+class Recognition(RepeatedExperiment, WorldConfig, ScheduleConfig, RecognitionConfig):
     """The options, the networks to train and the score."""
 
     presets: ClassVar[Presets] = {
-        "quick": {**RECOGNIZER, "size": 42, "visits": 2, "segment_steps": 800},
-        "laptop": {**RECOGNIZER, "size": 42, "segment_steps": 2_000, "seeds": 3},
-        "paper": {**RECOGNIZER, "visits": 10, "segment_steps": 1_250_000},
+        "quick": {**SCREENS, "visits": 2, "segment_steps": 1_200},
+        "laptop": {**SCREENS, "segment_steps": 2_000, "seeds": 3},
+        "paper": {"levels": PAPERS_LEVELS, "visits": 10, "segment_steps": 1_250_000},
     }
 
     games: tuple[str, ...] = option(GAMES, "games to tell apart", common=True)
@@ -227,6 +227,7 @@ class Player:
             size=settings["size"],
             max_episode_steps=config["max_episode_steps"],
             history=settings["history"],
+            sticky=config.get("sticky", 0.0),
         )
         self.agent = _load_agent(part, self.game) if part else None
         self.epsilon = config["epsilon"]
@@ -260,7 +261,7 @@ def networks_by_game(directory: str) -> dict[str, RunDirectory]:
 
 
 def _load_agent(part: RunDirectory, game: RunningGame) -> Agent:
-    config = AgentConfig(**part.config()["settings"])
+    config = AgentConfig(**values_of(AgentConfig, part.config()["settings"]))
     state_shape = (config.history * game.frame_shape[0], *game.frame_shape[1:])
     agent = Agent(config, state_shape, game.num_actions, seed=0)
     checkpoint = load_checkpoint(part.path)

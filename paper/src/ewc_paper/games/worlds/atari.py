@@ -4,7 +4,11 @@ An action is repeated for four frames of the emulator, and the agent sees the pi
 the last two (many games draw a sprite only in every other frame). The luminance is scaled from
 210x160 to 84x84 by bilinear interpolation, and from there to a smaller size by averaging over
 areas: at 42x42 plain interpolation would skip pixels, and a ball two pixels wide would flicker. All
-18 actions, no sticky actions, and the loss of a life does not end an episode.
+18 actions, and the loss of a life does not end an episode.
+
+With sticky actions (Machado et al. 2018) each frame takes the action of the frame before again with
+some probability. They are drawn here and not by the emulator, which cannot be seeded anew for an
+episode.
 """
 
 from difflib import get_close_matches
@@ -41,11 +45,20 @@ def shrink(screen: NDArray[np.uint8], size: int) -> Frame:
 
 
 class Atari:
-    """One copy of an Atari game, named as in the ALE: "Pong", "UpNDown"."""
+    """One copy of an Atari game, named as in the ALE: "Pong", "UpNDown".
+
+    Args:
+        name: the game.
+        size: height and width of a frame.
+        max_episode_steps: agent steps after which an episode is truncated.
+        sticky: probability that a frame takes the action of the frame before.
+    """
 
     num_actions = 18
 
-    def __init__(self, name: str, size: int, max_episode_steps: int) -> None:
+    def __init__(self, name: str, size: int, max_episode_steps: int, sticky: float = 0.0) -> None:
+        self._sticky, self._held = sticky, 0  # the action of the last frame
+        self._random = np.random.default_rng(0)
         self.frame_shape = (1, size, size)
         self._max_episode_steps, self._agent_steps = max_episode_steps, 0
         self._ale = _emulator(name)
@@ -53,12 +66,13 @@ class Atari:
         self._start = self._ale.cloneState()
 
     def reset(self, seed: int) -> Frame:
-        self._agent_steps = 0
+        self._agent_steps, self._held = 0, 0
+        self._random = np.random.default_rng(seed)
         # In some games the emulator's reset clears the screen but keeps memory of the last episode
         # (Freeway); restoring the state replaces the memory but not the screen (Qbert).
         self._ale.reset_game()
         self._ale.restoreState(self._start)
-        for _ in range(np.random.default_rng(seed).integers(1, MAX_NO_OPS, endpoint=True)):
+        for _ in range(self._random.integers(1, MAX_NO_OPS, endpoint=True)):
             self._ale.act(0)
         self._ale.getScreenGrayscale(self._screens[0])
         return shrink(self._screens[0], self.frame_shape[1])
@@ -66,9 +80,9 @@ class Atari:
     def step(self, action: int) -> GameStep:
         ale, (before, last) = self._ale, self._screens
         # After the end of a game the emulator does nothing, so all repeats can be made.
-        reward = sum(ale.act(action) for _ in range(ACTION_REPEAT - 1))
+        reward = sum(self._act(action) for _ in range(ACTION_REPEAT - 1))
         ale.getScreenGrayscale(before)
-        reward += ale.act(action)
+        reward += self._act(action)
         ale.getScreenGrayscale(last)
         frame = shrink(np.maximum(before, last, out=last), self.frame_shape[1])
 
@@ -76,6 +90,12 @@ class Atari:
         terminal = ale.game_over(with_truncation=False)
         truncated = not terminal and self._agent_steps >= self._max_episode_steps
         return GameStep(frame, float(reward), terminal, truncated)
+
+    def _act(self, action: int) -> int:
+        """Emulate a frame, and return its reward."""
+        if not self._sticky or self._random.random() >= self._sticky:
+            self._held = action
+        return self._ale.act(self._held)
 
 
 def rom_of(name: str) -> Path:

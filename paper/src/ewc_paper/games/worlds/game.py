@@ -66,7 +66,9 @@ def frame_shape(name: str, size: int) -> tuple[int, int, int]:
     return 1, size, size
 
 
-def make_game(name: str, size: int = 84, max_episode_steps: int = 27_000) -> Game:
+def make_game(
+    name: str, size: int = 84, max_episode_steps: int = 27_000, sticky: float = 0.0
+) -> Game:
     """Make one copy of a game.
 
     Args:
@@ -74,6 +76,8 @@ def make_game(name: str, size: int = 84, max_episode_steps: int = 27_000) -> Gam
         size: height and width of an Atari frame; a MinAtar frame always has 10x10 pixels.
         max_episode_steps: agent steps after which an episode is truncated; the default is the usual
             30 minutes of Atari.
+        sticky: probability that a frame of Atari takes the action of the frame before. MinAtar has
+            sticky actions of its own.
     """
     # Imported here because each world needs an extra, and imports `GameStep` from above.
     if name.startswith("minatar/"):
@@ -82,7 +86,7 @@ def make_game(name: str, size: int = 84, max_episode_steps: int = 27_000) -> Gam
         return MinAtar(name, max_episode_steps)
     from ewc_paper.games.worlds.atari import Atari
 
-    return Atari(name, size, max_episode_steps)
+    return Atari(name, size, max_episode_steps, sticky)
 
 
 class VectorStep(NamedTuple):
@@ -106,6 +110,7 @@ class Environments:
         seed: where all randomness of the episodes comes from.
         size: height and width of an Atari frame.
         max_episode_steps: agent steps after which an episode is truncated.
+        sticky: see `make_game`.
 
     Attributes:
         frames: what the agent sees now, uint8 [copies, channels, height, width]. Where an episode
@@ -114,9 +119,16 @@ class Environments:
     """
 
     def __init__(
-        self, name: str, copies: int, *, seed: int, size: int, max_episode_steps: int
+        self,
+        name: str,
+        copies: int,
+        *,
+        seed: int,
+        size: int,
+        max_episode_steps: int,
+        sticky: float = 0.0,
     ) -> None:
-        self._games = [make_game(name, size, max_episode_steps) for _ in range(copies)]
+        self._games = [make_game(name, size, max_episode_steps, sticky) for _ in range(copies)]
         self._seed = seed
         self.frame_shape = self._games[0].frame_shape
         self.num_actions = self._games[0].num_actions
@@ -233,6 +245,7 @@ class RunningGame(Environments):
         size: height and width of an Atari frame.
         max_episode_steps: agent steps after which an episode is truncated.
         history: frames per state.
+        sticky: see `make_game`.
     """
 
     def __init__(
@@ -244,8 +257,11 @@ class RunningGame(Environments):
         size: int,
         max_episode_steps: int,
         history: int,
+        sticky: float = 0.0,
     ) -> None:
-        super().__init__(name, copies, seed=seed, size=size, max_episode_steps=max_episode_steps)
+        super().__init__(
+            name, copies, seed=seed, size=size, max_episode_steps=max_episode_steps, sticky=sticky
+        )
         self._stacks = FrameStacks(copies, self.frame_shape, history)
         self._stacks.push(self.frames, self.is_first)
 
