@@ -7,11 +7,12 @@ is measured without and with it. Our other networks are measured too.
 `update` says what a minibatch costs, kernel by kernel, beside what the processor can do. Its limit
 is the speed of a product of two large matrices, the fastest arithmetic that this library reaches on
 this processor. A kernel that runs below it could in principle be faster; what is not arithmetic
-could in principle take no time.
+could in principle take no time. It also measures other ways to compute the same minibatch.
 """
 
 import warnings
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +21,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.measure import ResultRow, ResultTable, Workload, best_seconds, library, ratios
+from ewc_paper.games.agent import Agent
 from ewc_paper.games.config import AgentConfig
 from ewc_paper.games.network import NETWORKS, Architecture
+from ewc_paper.games.replay import Transitions
 from ewc_paper.games.training import ContinualLearner
 
 STEPS, ROUNDS, HISTORY = 256, 4, 1_000
@@ -113,6 +116,10 @@ LIMIT = "product of two 1024x1024 matrices"
 WHOLE = "the whole update"
 
 
+WAYS_ON = {"nature": 84, "paper": 84, "small-wide": 42}  # networks, and the sides of their frames
+AT_ONCE = 4  # minibatches whose targets are evaluated together
+
+
 class Kernel(NamedTuple):
     """One operation of an update: how often it is done, its floating-point operations, itself."""
 
@@ -135,6 +142,19 @@ def update_tables(*, ours_only: bool) -> Iterator[ResultTable]:
             f"A minibatch of {'Double' if double else 'single'} Q, network of Mnih et al. 2015",
             update_rows(kernels, {name: value / CALLS for name, value in measured.items()}),
             [f"at the limit: at the speed of a {LIMIT}, {limit_of(measured):.0f} GFLOP/s."],
+        )
+    torch.set_flush_denormal(True)  # as in runs
+    for network, side in WAYS_ON.items():
+        calls = {name: repeated(call) for name, call in ways(network, side).items()}
+        measured = best_seconds(calls, UPDATE_ROUNDS)
+        rows: list[ResultRow] = [
+            {"way": way, "milliseconds": 1e3 * measured[way] / CALLS, "multiple": multiple}
+            for way, multiple in ratios(measured).items()
+        ]
+        yield ResultTable(
+            f"Other ways to compute a minibatch of Double Q, network {network}, {side}x{side}",
+            rows,
+            ["multiple: of the time of the first row."],
         )
 
 
@@ -243,6 +263,65 @@ def update(*, double: bool) -> Workload:
     learner.play(max_rows=40)
     replay, random = learner.experience.replays[0], np.random.default_rng(0)
     return lambda: learner.agent.learn(replay.sample(BATCH, random))
+
+
+def ways(network: str, side: int) -> dict[str, Workload]:
+    """Return minibatches of Double Q by how they are computed, as it is done first.
+
+    All but the first change what is learned, if only by roundings.
+    """
+    config = AgentConfig(network=network, optimizer="adam", lr=COMMON["lr"])
+    agent = Agent(config, (CHANNELS, side, side), ACTIONS, seed=0)
+    learning, batch = agent.learning, _transitions(BATCH, side)
+    several = _transitions(AT_ONCE * BATCH, side)
+
+    def step(loss: Tensor) -> None:
+        agent.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        agent.optimizer.step()
+
+    def as_it_is() -> None:
+        step(learning.td_loss(batch, learning.td_targets(batch)))
+
+    def one_pass() -> None:
+        states, after = (learning.tensor(part) for part in (batch.states, batch.next_states))
+        with torch.no_grad():
+            best_of = learning.target(after, folded=True)
+        values, chooser = learning.network(torch.cat([states, after]), folded=True).split(BATCH)
+        best = best_of.gather(1, chooser.detach().argmax(1, keepdim=True)).squeeze(1)
+        y = learning.tensor(batch.rewards) + learning.tensor(batch.discounts) * best
+        taken = values.gather(1, learning.tensor(batch.actions)[:, None]).squeeze(1)
+        step(F.smooth_l1_loss(taken, y))
+
+    def targets_at_once() -> None:
+        if next(turn) % AT_ONCE == 0:
+            learning.td_targets(several)
+        step(learning.td_loss(batch, zeros))
+
+    def bfloat16() -> None:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = learning.td_loss(batch, learning.td_targets(batch).float())
+        step(loss)
+
+    turn, zeros = count(), torch.zeros(BATCH)
+    return {
+        "as it is": as_it_is,
+        "one pass for chooser and values": one_pass,
+        f"targets of {AT_ONCE} minibatches at once": targets_at_once,
+        "passes in bfloat16": bfloat16,
+    }
+
+
+def _transitions(number: int, side: int) -> Transitions:
+    random = np.random.default_rng(0)
+    states = random.integers(0, 256, (2, number, CHANNELS, side, side), dtype=np.uint8)
+    return Transitions(
+        states[0],
+        random.integers(0, ACTIONS, number),
+        random.standard_normal(number).astype(np.float32),
+        states[1],
+        np.full(number, 0.99, np.float32),
+    )
 
 
 def repeated(call: Workload) -> Workload:

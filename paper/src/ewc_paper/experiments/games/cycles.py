@@ -20,7 +20,7 @@ from ewc_paper.games.scores import normalized
 
 SCRATCH = "scratch"
 LABELS = {**ARM_LABELS, SCRATCH: "one network per game, from scratch"}
-CYCLE_LOOKS = {**LOOKS, SCRATCH: Look(BLACK, SOLID, "*")}
+CYCLE_LOOKS = {**LOOKS, SCRATCH: Look(BLACK, SOLID, "h")}
 LOWEST, HIGHEST = -1.0, 2.0  # skills beyond are drawn at the border
 
 Scores = dict[int, dict[str, float]]  # by seed and game
