@@ -306,7 +306,7 @@ def draw(results: Mapping[int, Tuning], file: Path) -> Path:
     ax = axes(6.4, 4.6)
     every = list(results.values())
     measured = dict.fromkeys(method for tuning in every for method in tuning.lines)
-    others = [method for method in measured if " " in method]
+    others = [each for each in measured if " " in each and each not in LOOKS_LIKE]
     looks = {method: look for method, look in LOOKS_LIKE.items() if method in measured}
     looks |= {method: OTHERS[place % len(OTHERS)] for place, method in enumerate(others)}
     for method, look in looks.items():
