@@ -354,6 +354,20 @@ def test_a_second_start_of_finetuning_runs_only_what_is_new(
     finetuning.main(command)
 
 
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("folder", sorted((ROOT / "docs/results").glob("finetuning-*")))
+def test_the_page_on_fine_tuning_has_the_numbers_of_the_stored_runs(folder: Path) -> None:
+    lines = (folder / "results.jsonl").read_text().splitlines()
+    page = (ROOT / "docs/how-to/finetune-language-models.md").read_text()
+    references, _, points, *_ = summary(frontier.tunings([json.loads(li) for li in lines[1:]]))
+    assert len(points.rows) > 5
+    for found in [*references.rows, *points.rows]:
+        numbers = list(found.values())[-2 if found in references.rows else -5 :]
+        assert f"| {' | '.join(map(str, numbers))} |".replace("%", " %") in page
+
+
 def test_a_second_start_of_lora_runs_nothing_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
