@@ -153,7 +153,8 @@ TINY = {
 
 
 def test_the_paper_preset_runs_from_end_to_end_with_tiny_counts(tmp_path: Path) -> None:
-    changes = {**TINY, "games_a_set": 2, "sets": 1, "seeds": 1}
+    # A window of half a segment: each that is new is a context, with a large network to remember.
+    changes = {**TINY, "games_a_set": 2, "sets": 1, "seeds": 1, "window": 8}
     config = Games.preset("paper", games=("Pong", "Boxing"), **changes)
     run = RunDirectory(tmp_path)
     run.start(config.to_dict())
@@ -194,7 +195,7 @@ def test_the_sequential_preset_is_the_challenge() -> None:
 
 
 def test_the_sequential_preset_runs_from_end_to_end_with_tiny_counts(tmp_path: Path) -> None:
-    changes = {**TINY, "visits": 3, "network": "small", "segment_steps": 48}
+    changes = {**TINY, "network": "small"}
     arms = ("ewc-kronecker", "single", "random")
     config = Games.preset("sequential", games=("MsPacman", "Krull"), arms=arms, **changes)
     run = RunDirectory(tmp_path)
@@ -205,13 +206,11 @@ def test_the_sequential_preset_runs_from_end_to_end_with_tiny_counts(tmp_path: P
         run_through(part.make(part.config), directory)
     networks = {one.arm: one for one in read_networks(run)}
     assert networks.keys() == set(arms)
-    assert networks["ewc-kronecker"].schedule == ["MsPacman", "Krull"] * 3
+    assert networks["ewc-kronecker"].schedule == ["MsPacman", "Krull"] * 2
     shown = as_text(view_of(run).table(run))
     assert "while learning in the last cycle" in shown
     assert "one network per game, from scratch" in shown
-    assert "games-cycles.png" in {file.name for file in view_of(run).draw(run)}
-    titles = [figure.name for figure in view_of(run).figures(run)]
-    assert "games-cycles" in titles
+    assert "games-cycles" in [figure.name for figure in view_of(run).figures(run)]
 
 
 def test_a_run_on_the_command_line_is_stopped_resumed_and_cleared(
