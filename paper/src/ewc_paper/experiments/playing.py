@@ -90,7 +90,6 @@ ATARI_SMALL_TASKS: dict[str, Any] = {
     "strength": 30.0,
     "floor": 0.05,
     "normalize": 1_000.0,
-    "kronecker_strength": 1.0,
     "ewc_start": 8_000,  # longer than a screen lasts that the recognizer takes for a game
     "recognizer": "screens",
     "levels": 32,

@@ -164,6 +164,7 @@ class Games(Playing, AgentConfig):
             **TEN_SMALL,
             "arms": WITHOUT_GATES,
             "strength": 10.0,
+            "kronecker_strength": 1.0,
             "seeds": 2,
         },
         # A challenge of 2025 that has no published answer: cycles through eight games with sticky
@@ -181,6 +182,7 @@ class Games(Playing, AgentConfig):
             "gates": 0.7,
             "filter_gates": 0.6,
             "strength": 10.0,
+            "kronecker_strength": 1.0,
             "test_episodes": 1,
             "table_episodes": 5,
         },
