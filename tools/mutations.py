@@ -137,7 +137,7 @@ FAULTS = (
     Fault("hooks", HOOKS, "else loss + state.penalty()", "else loss"),
     Fault("hooks", HOOKS, "a.well is b.well", "True"),
     Fault("proximal", "pull/proximal.py", "if half_pull_precision < STIFF:", "if False:"),
-    Fault("proximal", "pull/proximal.py", "torch._foreach_mul_(weights, share)", "pass"),
+    Fault("proximal", "pull/proximal.py", "torch._foreach_mul_(weights, not_skipped)", "pass"),
     # warnings, files, processes and the rest
     Fault("warnings", PULL_CHECKS, "(change * (1 - weight)).sum()", "(change * weight).sum()"),
     Fault("warnings", PULL_CHECKS, "precisions[name]) > limit", "precisions[name]) > 2 * limit"),

@@ -61,8 +61,8 @@ def warn_if_zero(fisher: Mapping[str, Tensor], held: Mapping[str, Tensor]) -> No
         warn(f"the Fisher is zero for all of {layers}: these layers will not be protected")
 
 
-def fingerprint(parameters: Mapping[str, Tensor]) -> dict[str, tuple[float, float]]:
-    """Return two scalars per parameter, which show later, without a copy, whether it moved.
+def two_sums(parameters: Mapping[str, Tensor]) -> dict[str, tuple[float, float]]:
+    """Return Σ θ and Σ θ² per parameter, which show later, without a copy, whether it moved.
 
     Of a sharded parameter they are those of this rank's shard.
     """
@@ -73,11 +73,11 @@ def fingerprint(parameters: Mapping[str, Tensor]) -> dict[str, tuple[float, floa
 def warn_if_moved(
     before: Mapping[str, tuple[float, float]], parameters: Mapping[str, Tensor]
 ) -> None:
-    """Warn if the parameters no longer have the `fingerprint` that was taken before.
+    """Warn if the parameters no longer have the `two_sums` that were taken before.
 
     Call it only if no pull acted on them in between.
     """
-    now = fingerprint({name: p for name, p in parameters.items() if name in before})
+    now = two_sums({name: p for name, p in parameters.items() if name in before})
     if any(now[name] != before[name] for name in now):
         warn(
             "the weights moved since the last consolidate, but nothing pulled on them: "
@@ -279,7 +279,7 @@ class BufferCheck:
 
     def remember(self, model: nn.Module) -> None:
         """Take the present buffers as those that the tasks were solved with."""
-        self._before, self._steps, self._next = fingerprint(_state_buffers(model)), 0, 1
+        self._before, self._steps, self._next = two_sums(_state_buffers(model)), 0, 1
 
     def remember_at_next_step(self) -> None:
         """Take the buffers at the next step: a memory may be loaded before its model is."""
@@ -298,7 +298,7 @@ class BufferCheck:
         """Warn if buffers of protected layers moved."""
         if not self._before or self._warned:
             return
-        now = fingerprint({n: b for n, b in _state_buffers(model).items() if n in self._before})
+        now = two_sums({n: b for n, b in _state_buffers(model).items() if n in self._before})
         moved = [
             name
             for name, values in now.items()

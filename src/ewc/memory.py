@@ -29,7 +29,7 @@ from ewc.diagnostics import (
     ReplacementCheck,
     Statistics,
     check_statistics,
-    fingerprint,
+    two_sums,
     warn_if_moved,
     warn_if_zero,
 )
@@ -204,8 +204,8 @@ class EWC:
         self._ranks = choose_ranks(model, process_group)
         self._attachments = Attachments()
         self._warned: set[str] = set()  # the warnings of its pulls, each of which is given once
-        # Of the weights at the last consolidation, until something pulls on them.
-        self._fingerprint: dict[str, tuple[float, float]] | None = None
+        # `two_sums` of the weights at the last consolidation, until something pulls on them.
+        self._sums_before_pull: dict[str, tuple[float, float]] | None = None
         self._consolidated_at: Fingerprint | None = None  # the weights of the last consolidation
         self._statistics: Statistics = statistics
         self._held = HeldStatistics()
@@ -372,8 +372,8 @@ class EWC:
         elif isinstance(batches, Mapping):
             fisher = ready_fisher(batches, options, selected)
         self.settle()
-        if self._fingerprint is not None:
-            warn_if_moved(self._fingerprint, self._parameters.all())
+        if self._sums_before_pull is not None:
+            warn_if_moved(self._sums_before_pull, self._parameters.all())
         self._buffer_check.check(self._parameters.model, self._is_protected)
         is_ready = fisher is not None
         if fisher is None:
@@ -814,7 +814,7 @@ class EWC:
         well = well_at(selected, precision, layers)
         self._wells = self._wells.add(task, well, self._parameters.all())
         self._forces.clear()
-        self._fingerprint = fingerprint(selected)
+        self._sums_before_pull = two_sums(selected)
         sharded = any(map(is_sharded, selected.values()))
         self._consolidated_at = None if sharded else fingerprint_of(selected.values())
         self._strength.begin_task()
@@ -843,7 +843,7 @@ class EWC:
         """
         self._wells, self._strength.control, self._forces = wells, control, forces
         self._label_check.known, self._consolidated_at = labels, consolidated_at
-        self._fingerprint = None
+        self._sums_before_pull = None
         self._replacement_check.remember(parameters)
         self._hold_statistics()
         self._buffer_check.remember_at_next_step()
@@ -933,7 +933,7 @@ class EWC:
 
     def _start_pull(self) -> PullState:
         """Return what to pull with at this step of an attached optimizer."""
-        self._fingerprint = None
+        self._sums_before_pull = None
         state = self._pull_state()
         if state.well.layers:
             self._hook_evaluations()
@@ -961,7 +961,7 @@ class EWC:
             energy_now: the energy of the well at the weights of the step.
             gradient: that of the loss by the penalty.
         """
-        self._fingerprint = None
+        self._sums_before_pull = None
         self._double_pull_check.note()
         self._check_replacements(state)
         self._buffer_check.count_step(self._parameters.model, self._is_protected)

@@ -722,8 +722,8 @@ def _known_rule(step: Callable[..., Any]) -> StepSizeRule | None:
     return _RULES.get(inspect.unwrap(step))
 
 
-def _full_name(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
+def _full_name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _own_rule(optimizer: Optimizer) -> StepSizeRule | None:

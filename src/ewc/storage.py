@@ -54,7 +54,7 @@ def fingerprint_of(weights: Iterable[Tensor]) -> Fingerprint:
 
 
 def of_same_weights(expected: Fingerprint, weights: Iterable[Tensor]) -> bool:
-    """Whether weights have a fingerprint, compared in a type that they are as precise as."""
+    """Whether weights have a fingerprint, compared in a dtype that they are as precise as."""
     weights = list(weights)
     halves = any(weight.dtype == torch.float16 for weight in weights)
     name = "float16" if halves else "bfloat16"

@@ -245,9 +245,9 @@ def refuse_deepspeed(
 
 def _is_deepspeed(value: object) -> bool:
     return any(
-        kind.__module__.startswith("deepspeed.runtime")
-        or kind.__name__ == "DeepSpeedOptimizerWrapper"  # of Accelerate
-        for kind in type(value).__mro__
+        cls.__module__.startswith("deepspeed.runtime")
+        or cls.__name__ == "DeepSpeedOptimizerWrapper"  # of Accelerate
+        for cls in type(value).__mro__
     )
 
 

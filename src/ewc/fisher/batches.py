@@ -398,7 +398,7 @@ def has_pairs_of_answers(loader: Any) -> bool:
     Raises for that of images, whose tensors do not have one row per answer.
     """
     collator = getattr(loader, "collate_fn", None)
-    names = {kind.__name__ for kind in type(collator).__mro__ if kind.__module__.startswith("trl.")}
+    names = {cls.__name__ for cls in type(collator).__mro__ if cls.__module__.startswith("trl.")}
     if "DataCollatorForVisionPreference" in names:
         raise TypeError(
             "a loader of chosen and rejected answers to images (DPO) has no Fisher here: give "

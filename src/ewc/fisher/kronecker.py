@@ -186,7 +186,7 @@ def fisher_kronecker(
         process_group=process_group,
     )
     assert isinstance(fisher, KroneckerPass)  # no parameter is sharded
-    fisher.factors.share(ranks, fisher.parameters)
+    fisher.factors.sum_over_ranks(ranks, fisher.parameters)
     layers = fisher.factors.layers
     for name, own in layers.items():
         del fisher.sums.totals[name]
@@ -317,7 +317,7 @@ class FactorSums:
             if uses:
                 plan.factored[name] = plan.take(name)
 
-    def share(self, ranks: Ranks, parameters: Mapping[str, Tensor]) -> None:
+    def sum_over_ranks(self, ranks: Ranks, parameters: Mapping[str, Tensor]) -> None:
         """Add up the sums of all ranks. One that had no batches gets the others' layers."""
         if ranks.size == 1:
             return

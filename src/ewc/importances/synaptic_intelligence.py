@@ -135,9 +135,9 @@ class SynapticIntelligence:
                     f"{tuple(state[key].shape)}"
                 )
         self.steps = int(state["steps"])
-        for kind, tensors in (("start", self._start), ("path", self._path)):
+        for prefix, tensors in (("start", self._start), ("path", self._path)):
             for name, tensor in tensors.items():
-                tensor.copy_(state[f"{kind}.{name}"])
+                tensor.copy_(state[f"{prefix}.{name}"])
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         closure: Callable[[], Any] | None = kwargs.get("closure", args[1] if args[1:] else None)

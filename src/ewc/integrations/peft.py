@@ -85,8 +85,8 @@ def adapters_of(model: nn.Module) -> dict[str, Adapter]:
         expected = _expected(place)
         a, b = (dict(matrices.items()).get(active[0]) for matrices in (layer.lora_A, layer.lora_B))
         if not (isinstance(a, nn.Linear) and isinstance(b, nn.Linear)):
-            kind = f"{type(layer).__module__}.{type(layer).__name__}"
-            raise ValueError(f"{expected} is a {kind}: only linear layers are known")
+            cls = f"{type(layer).__module__}.{type(layer).__name__}"
+            raise ValueError(f"{expected} is a {cls}: only linear layers are known")
         _check_plain(place, layer, active)
         if any(layer.lora_bias.values()):
             raise ValueError(f"{expected} has a bias in its adapter (lora_bias): leave it out")
@@ -498,14 +498,14 @@ class LoraEWC(EWC):
         statistics: Statistics = "hold",
         process_group: ProcessGroup = None,
     ) -> None:
-        kind = LoraParameters if curvature == "diagonal" else AdapterParameters
+        reader = LoraParameters if curvature == "diagonal" else AdapterParameters
         super().__init__(
             model,
             strength=strength,
             budget=budget,
             decay=decay,
             curvature=curvature,
-            parameters=kind(model, parameters),
+            parameters=reader(model, parameters),
             keep_tasks=keep_tasks,
             statistics=statistics,
             process_group=process_group,
@@ -754,9 +754,9 @@ def _lora_weight(place: str, layer: Any, active: list[str]) -> LoraWeight:
     """Return W of a layer; raise unless it computes with W₀ + s B A in floating point."""
     expected = _expected(place)
     if type(layer) is not Linear:
-        kind = f"{type(layer).__module__}.{type(layer).__name__}"
+        cls = f"{type(layer).__module__}.{type(layer).__name__}"
         raise ValueError(
-            f"{expected} is a {kind}: only linear layers in floating point are known; {UNREAD}"
+            f"{expected} is a {cls}: only linear layers in floating point are known; {UNREAD}"
         )
     _check_plain(place, layer, active)
     base = getattr(layer.get_base_layer(), "weight", None)

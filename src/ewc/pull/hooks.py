@@ -186,17 +186,17 @@ class _OptimizerPulls:
             return
         self._strength_check.check_proximal(optimizer, state, self.pulls[0].memory._warned)
         rule, whole = step_size_rule(optimizer), needs_whole_parameters(optimizer)
-        share = 1 - skipped if isinstance(skipped, Tensor) else 1.0
+        not_skipped = 1 - skipped if isinstance(skipped, Tensor) else 1.0
         # All forces first: at rest the weights are then where each pull leaves them alone.
         with_layers = [(pull, own) for pull, own in started if own.well.layers]
         cuts = StepCuts(self._weights_before, len(started) > 1)
         for pull, own in with_layers:
-            pull.memory._forces.take(optimizer, own, rule, gains, cuts, share)
+            pull.memory._forces.take(optimizer, own, rule, gains, cuts, not_skipped)
         for number, (group, block) in enumerate(pulled_blocks(optimizer, state, gains)):
             for piece in block.cut(whole=whole):
                 # The weights are kept only if all of the group is in one block, which is small.
                 kept = self._kept.setdefault(number, KeptWeights()) if piece is block else None
-                pull_on_block(rule, group, piece, state.strength, share, kept)
+                pull_on_block(rule, group, piece, state.strength, not_skipped, kept)
         for pull, own in with_layers:
             pull.memory._forces.pull_if_due(own)
 

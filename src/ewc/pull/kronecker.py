@@ -48,10 +48,10 @@ from ewc.step_size import (
 
 LARGEST = 3.0  # step size of a weight in units of that of the mean √v̂ of its layer
 # A pull takes four products of a layer's matrix with eigenvectors, a training step three with the
-# rows of the batch. `SHARE` is how much a pull may take of the steps between two pulls, counted
+# rows of the batch. `PULL_TIME` is how much a pull may take of the steps between two pulls, counted
 # like that (the large products of a pull run some three times as fast). A batch is taken to have
 # `ROWS` rows, or `SEQUENCES` samples where a sample has many positions.
-SHARE, ROWS, SEQUENCES = 0.25, 128, 8
+PULL_TIME, ROWS, SEQUENCES = 0.25, 128, 8
 
 
 def steps_between_pulls(layers: Mapping[str, Layer]) -> int:
@@ -64,7 +64,7 @@ def steps_between_pulls(layers: Mapping[str, Layer]) -> int:
         if layer.outputs.is_cut:
             pull += 4 * outputs * inputs * along_inputs
         step += 6 * max(ROWS, SEQUENCES * layer.positions) * inputs * outputs
-    return max(1, math.ceil(pull / (SHARE * step))) if step else 1
+    return max(1, math.ceil(pull / (PULL_TIME * step))) if step else 1
 
 
 @dataclass
@@ -121,7 +121,7 @@ class HeldForces:
         rule: StepSizeRule,
         gains: Mapping[int, float],
         cuts: "StepCuts",
-        share: float | Tensor,
+        not_skipped: float | Tensor,
     ) -> None:
         """Take the force after a step of the optimizer.
 
@@ -131,7 +131,7 @@ class HeldForces:
             rule: the optimizer's step size.
             gains: those of `MomentumGains`.
             cuts: what is cut from the step, the same for all memories that pull at it.
-            share: how much of the step counts: 0 if the optimizer skipped it, else 1.
+            not_skipped: 0 if the optimizer skipped its step, else 1.
         """
         if not state.well.layers:
             return
@@ -165,7 +165,7 @@ class HeldForces:
                 )
                 for each, parameter in moved.items()
             ]
-            _take(held, steps, cuts, share)
+            _take(held, steps, cuts, not_skipped)
 
     @torch.no_grad()
     def pull_if_due(self, state: PullState) -> None:
@@ -187,12 +187,12 @@ class StepCuts:
     Attributes:
         before: the weights before the step, by `id`.
         several: whether several memories pull. Only the first one cuts.
-        shares: what is left of the step of each piece of a weight, by `id` and number.
+        left: what is left of the step of each piece of a weight, by `id` and number.
     """
 
     before: Mapping[int, Tensor]
     several: bool = False
-    shares: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    left: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
 
 class ParameterStep(NamedTuple):
@@ -232,7 +232,7 @@ def names_of(name: str, layer: Layer) -> tuple[str, ...]:
 
 
 def _take(
-    held: HeldForce, steps: Sequence[ParameterStep], cuts: StepCuts, share: float | Tensor
+    held: HeldForce, steps: Sequence[ParameterStep], cuts: StepCuts, not_skipped: float | Tensor
 ) -> None:
     """Δ ← Δ − η ∘ p, with steps larger than d cut to it; count the step."""
     held.waited += 1
@@ -242,10 +242,10 @@ def _take(
     for step in steps:
         for number, (piece, size) in enumerate(step.pieces()):
             if size.scale is None:
-                _subtract(piece[0], piece[1], size.rate * share)
+                _subtract(piece[0], piece[1], size.rate * not_skipped)
                 longest = max(longest, size.rate)
             else:
-                _take_cut(piece, size, longest, cuts, (id(step.parameter), number), share)
+                _take_cut(piece, size, longest, cuts, (id(step.parameter), number), not_skipped)
     held.distance += longest
 
 
@@ -255,13 +255,13 @@ def _take_cut(
     longest: float,
     cuts: StepCuts,
     key: tuple[int, int],
-    share: float | Tensor,
+    not_skipped: float | Tensor,
 ) -> None:
     """Cut steps of η = rate / scale to the longest one, and take the force with such steps."""
     (parameter, force, *before), rate = piece, size.rate
     assert size.scale is not None
     scale = size.scale[0]
-    left = cuts.shares.get(key)  # of the step: min(1, longest / η)
+    left = cuts.left.get(key)  # of the step: min(1, longest / η)
     if left is None:
         left = (scale * (longest / rate)).clamp_(max=1.0)
         if before and parameter.dtype == left.dtype:
@@ -270,11 +270,11 @@ def _take_cut(
             start, end = before[0].to(left.dtype), parameter.to(left.dtype)
             parameter.copy_(torch.lerp(start, end, left))
         if cuts.several:
-            cuts.shares[key] = left
-    if parameter.dtype == force.dtype and not isinstance(share, Tensor):
-        parameter.addcdiv_(left * force, scale, value=-rate * share)
+            cuts.left[key] = left
+    if parameter.dtype == force.dtype and not isinstance(not_skipped, Tensor):
+        parameter.addcdiv_(left * force, scale, value=-rate * not_skipped)
     else:
-        _subtract(parameter, left * force / scale, rate * share)
+        _subtract(parameter, left * force / scale, rate * not_skipped)
 
 
 def _subtract(parameter: Tensor, tensor: Tensor, factor: float | Tensor) -> None:
@@ -305,7 +305,7 @@ def _pull(name: str, held: HeldForce, state: PullState) -> None:
         start = state.well.joined_distance(name, state.parameters)
         start.add_(held.force, alpha=distance)
         # What is pulled back, not what is left: directions without precision stay as they are.
-        back = layer.apply(lambda precision: _share(precision * scale), start)
+        back = layer.apply(lambda precision: _pulled_back(precision * scale), start)
         held.force = back / distance
         parts = layer.split(name, start - back)
         for each, part in parts.items():
@@ -316,7 +316,7 @@ def _pull(name: str, held: HeldForce, state: PullState) -> None:
     held.waited, held.distance = 0, 0.0
 
 
-def _share(stiffness: Tensor) -> Tensor:
+def _pulled_back(stiffness: Tensor) -> Tensor:
     """Return how much of Δ + d p an implicit step of stiffness d λ H takes back."""
     return stiffness / (1 + stiffness)
 

@@ -91,7 +91,7 @@ def pull_on_block(
     group: ParamGroup,
     block: Block,
     strength: float,
-    share: float | Tensor,
+    not_skipped: float | Tensor,
     kept: KeptWeights | None = None,
 ) -> None:
     """Take the proximal step on a block of parameters, after the step of the optimizer.
@@ -101,19 +101,19 @@ def pull_on_block(
         group: the group that all parameters are of.
         block: the parameters, with all that belongs to them.
         strength: λ.
-        share: how much of the pull to take: 0 if the optimizer skipped its step, else 1.
+        not_skipped: what the pull is multiplied by: 0 if the optimizer skipped its step, else 1.
         kept: the weights of the last pull on the same block.
     """
     step = rule(group, block.parameters, block.states)
     if step.rate <= 0:
         return
     rooted = step.rooted()
-    if kept is None or isinstance(share, Tensor):
+    if kept is None or isinstance(not_skipped, Tensor):
         weights = pull_weights(block.precisions, rooted, strength)
     else:
         weights = kept.weights(block.precisions, rooted, strength)
-    if isinstance(share, Tensor):
-        torch._foreach_mul_(weights, share)
+    if isinstance(not_skipped, Tensor):
+        torch._foreach_mul_(weights, not_skipped)
     if (correct := CORRECTIONS.get(rule)) is not None:
         correct(group, block, step, rooted.scale or [], weights)
     _lerp_(block.parameters, block.anchors, weights)

@@ -104,7 +104,7 @@ def test_states_and_penalties_stay_on_the_device(keep_tasks: Any, run: Run) -> N
     counts = run(without_reads, keep_tasks, memory.state_dict()["values"].tolist())
     kept_elsewhere = 2 * 2 * 2 * (keep_tasks == "cpu")  # precision and anchor, of each parameter
     assert counts == {
-        # Per parameter: four checks, whether it is zero, a copy to compare later, a fingerprint;
+        # Per parameter: four checks, whether it is zero, a copy to compare later, two sums;
         # and for the second, whether the weights moved, and two energies to add it.
         "two anchors": 2 * 2 * 7 + 2 + 2 * 2 + kept_elsewhere,
         "penalty": 0,

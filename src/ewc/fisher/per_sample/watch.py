@@ -57,8 +57,8 @@ _SCATTERS = """
 # Their results have a size that depends on the data, or go to Python.
 _READS = "_local_scalar_dense masked_select nonzero repeat_interleave"
 NOTED = {
-    name: kind
-    for kind, names in (
+    name: scope
+    for scope, names in (
         ("along", _ALONG), ("window", _WINDOWS), ("of one", " ".join(_OF_ONE)),
         ("part", _PARTS), ("scatter", _SCATTERS), ("read", _READS),
     )
@@ -159,29 +159,29 @@ class Watch(TorchDispatchMode):
         return result
 
     def _note(self, name: str, args: tuple[Any, ...], dim: Any, result: Any) -> None:
-        kind = NOTED[name]
-        if kind == "read":
+        scope = NOTED[name]
+        if scope == "read":
             self.looks.append(Look(name, ()))
             return
         tensors = list(_tensors(args))
         if not tensors or any(tensor.is_nested for tensor in tensors):
             return
-        if kind == "of one":
+        if scope == "of one":
             at, dim = _OF_ONE[name]
             tensors = tensors[at:]
         first, rank = tensors[0], tensors[0].ndim
         given = dim if isinstance(dim, list | tuple) else () if dim is None else (dim,)
-        if kind == "window":
+        if scope == "window":
             given = tuple(range(1, rank))
         sizes = tuple([tuple(tensor.shape) for tensor in tensors])
-        if kind == "scatter":
+        if scope == "scatter":
             self.looks.append(Look(name, sizes))
             if not given:
                 return
         if name in _BY_INDEX and _is_in_order(args[2], args[0], args[1] % max(rank, 1)):
             return
         dims = tuple([each % max(rank, 1) for each in given]) or tuple(range(rank))
-        if kind == "part" and isinstance(result, Tensor) and result.shape == first.shape:
+        if scope == "part" and isinstance(result, Tensor) and result.shape == first.shape:
             return
         kept = name in _COMPARABLE and not (first.is_floating_point() or first.is_complex())
         values = first if kept else None
