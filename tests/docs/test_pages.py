@@ -66,6 +66,14 @@ def test_the_first_screen_has_the_same_picture_in_the_readme_and_on_the_site() -
     assert pictures[0] == pictures[1]
 
 
+@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "index.md"], ids=place)
+def test_the_numbers_of_the_first_screen_are_those_of_the_run_in_its_picture(page: Path) -> None:
+    run = RunDirectory(DOCS / "results" / "many-tasks-hundred")
+    numbers = set(re.findall(r"[0-9.]+ %", view_of(run).result(run)))
+    assert len(numbers) == 5
+    assert numbers <= set(re.findall(r"[0-9.]+ %", page.read_text().partition("```")[0]))
+
+
 GALLERY = (DOCS / "gallery.md").read_text()
 
 

@@ -1,17 +1,20 @@
 """`ewc list` and `ewc runs`, and the examples of each help text."""
 
+import html
 import re
 import shlex
 from pathlib import Path
 
 import pytest
-from support.runs import make_learning_curves, make_strength
+from support.runs import InlineEngine, make_learning_curves, make_strength
 
 from ewc_paper.cli import EXAMPLES, build_parser, main
 from ewc_paper.cli.listing import runs_under
 from ewc_paper.experiments import EXPERIMENTS, SUMMARIES, TIMES
 from ewc_paper.experiments.schematic import Schematic
-from ewc_paper.runs.directory import RunDirectory
+from ewc_paper.experiments.view import view_of
+from ewc_paper.page.report import build_page
+from ewc_paper.sweeps.search import search
 from ewc_paper.sweeps.sweep import Plan, Sweep
 
 STORED = Path(__file__).parents[3] / "docs" / "results"
@@ -37,12 +40,25 @@ def test_runs_are_listed_with_state_and_result(
     sweep.write(Plan(Schematic(), ("lr=0.1,0.2",), 2, 1, grid=True))
     sweep.directory(0, 0).start(Schematic(lr=0.1).to_dict())
     (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "config.json").write_text('{"theme": "dark"}')  # of another program
     assert main(["runs", str(tmp_path)]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "learning-curves │ 1 done, 2 waiting │ 79.55" in out
-    assert "schematic │ 2 waiting │" in out
-    assert "result of learning-curves: average validation" in out
+    result = view_of(run).result(run)
+    assert f"{run.path} learning-curves: 1 done, 2 waiting {result}" in out
+    assert f"{sweep.path} a sweep of schematic: 2 waiting" in out
     assert runs_under(tmp_path) == [run.path, sweep.path]
+
+
+def test_long_names_are_whole_and_texts_fit_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    run = make_learning_curves(tmp_path / ("n" * 100) / ("m" * 100))
+    assert main(["runs", str(tmp_path)]) == 0
+    path, *lines = capsys.readouterr().out.splitlines()
+    assert path == str(run.path)
+    assert len(lines) >= 3
+    assert all(line.startswith("    ") and len(line) <= 60 for line in lines)
 
 
 def test_what_is_damaged_is_listed_as_damaged(
@@ -60,6 +76,20 @@ def test_what_is_damaged_is_listed_as_damaged(
     assert main(["runs", str(run.path)]) == 0
 
 
+@pytest.mark.parametrize("lost", ["config.json", "sweep.json"])
+def test_what_has_lost_its_record_is_one_damaged_run(
+    lost: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_learning_curves(tmp_path / ("run" if lost == "config.json" else "sweep/trials/0"))
+    if lost == "config.json":
+        (run.path / lost).unlink()
+    assert main(["runs", str(tmp_path)]) == 1
+    top = tmp_path / ("run" if lost == "config.json" else "sweep")
+    path, said = capsys.readouterr().out.split("\n    ", 1)
+    assert path == str(top)
+    assert " ".join(said.split()) == f"damaged: {top} is not a run directory: it has no config.json"
+
+
 def test_no_run_is_said_and_no_directory_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -69,11 +99,28 @@ def test_no_run_is_said_and_no_directory_is_an_error(
     assert "nowhere is no directory" in capsys.readouterr().err
 
 
-def test_the_result_of_a_stored_run_is_its_score(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["runs", str(STORED / "schematic")]) == 0
-    run = RunDirectory(STORED / "schematic")
-    score = Schematic.restored(run.config()).score(run)
-    assert f"{score:.2f}" in capsys.readouterr().out
+@pytest.mark.parametrize("name", ["schematic", "many-tasks-search"])
+def test_the_result_of_a_stored_run_is_that_of_its_page(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["runs", str(STORED / name)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    (card,) = re.findall(r'class="result">([^<]+)<', build_page([STORED / name]).decode())
+    assert html.unescape(card) in out
+
+
+def test_a_sweep_that_goes_on_has_its_best_trial(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = Sweep(tmp_path)
+    plan = Plan(Schematic(samples=50), ("lr=0.1,0.2",), 2, 1, grid=True)
+    sweep.path.mkdir(exist_ok=True)
+    sweep.write(plan)
+    for _ in search(sweep, plan, engine=InlineEngine(), checkpoint_seconds=1e9):
+        pass
+    assert main(["runs", str(tmp_path)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"2 done Best so far is trial [01] with -0\.\d\d: minus the mean", out)
 
 
 def example_lines(text: str) -> list[str]:
