@@ -289,8 +289,9 @@ LOOKS_LIKE = {
     "early stopping": "plain",
     "replay": "joint",
     "averaging": "dropout",
+    "self-replay": "uniform",
 }
-OTHERS = ("uniform",)  # for lines of other Fishers, in turn
+OTHERS = ("ewc-labels",)  # for lines of other Fishers, in turn
 LABELS = {
     "kronecker": "EWC, Kronecker factors",
     "own": "… of the model's own text",
@@ -298,6 +299,7 @@ LABELS = {
     "averaging": "averaged with the weights before",
     "l2": "L2 anchor",
     "replay": "replay of old text",
+    "self-replay": "replay of the model's own text",
 }
 
 
