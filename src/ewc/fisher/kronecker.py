@@ -464,7 +464,7 @@ class KroneckerPass(FisherPass):
         with torch.no_grad():
             grads = squares.backward(output, vector)
             different = differing(
-                lambda name: squares.summed_gradient(name, grads), expected, graph
+                lambda name: squares.add_gradient(-expected[name], name, grads), expected, graph
             )
         if not different:
             self._agreed.add(graph.key)

@@ -94,7 +94,9 @@ class BatchChecks:
         vectors = [v, u, -size * (v + u)]
         first, second, both = self._run.sample_gradients(output, names, vectors)
         expected = {name: first[name] + second[name] for name in names}
-        if different := differing(lambda name: both[name] / -size, expected, graph):
+        if different := differing(
+            lambda name: (both[name] / -size).sub_(expected[name]), expected, graph
+        ):
             raise ValueError(
                 f"kind='exact' needs gradients that are linear in the gradient at the output, and "
                 f"those of {different[0]} are not: a hook or an autograd function of the model's "
@@ -154,13 +156,12 @@ class BatchChecks:
         if measured is None:
             return findings
         plan, size = make_plan(probe, findings), len(probe.output)
-        totals = {name: self._run.zeros(name) for name in plan.ruled}
-        squares = BatchSquares(totals, probe.graph, plan, size)
-        grads = squares.by_sample([measured.plain[node] for node in plan.nodes], measured.scales)
         expected = {name: widened(measured.parameters[name]) for name in plan.ruled}
+        rules = BatchSquares(expected, probe.graph, plan, size)  # no squares are added
+        grads = rules.by_sample([measured.plain[node] for node in plan.nodes], measured.scales)
         with torch.no_grad():
             unruled = differing(
-                lambda name: squares.summed_gradient(name, grads), expected, probe.graph
+                lambda name: rules.add_gradient(-expected[name], name, grads), expected, probe.graph
             )
         return findings._replace(unruled=tuple(unruled))
 
@@ -176,9 +177,9 @@ def _random_like(output: Tensor, seed: int = 0) -> Tensor:
 
 
 def differing(
-    gradient_of: Callable[[str], Tensor], expected: Mapping[str, Tensor], graph: Graph
+    difference: Callable[[str], Tensor], expected: Mapping[str, Tensor], graph: Graph
 ) -> list[str]:
-    """Return the names whose gradients differ by more than roundings; overwrites those found.
+    """Return the names whose gradients differ from those expected by more than roundings.
 
     Terms that cancel leave their roundings: the gradient of a bias before an instance norm is a sum
     of as many as there are positions, and should be 0.
@@ -189,8 +190,7 @@ def differing(
     return [
         name
         for name, size in sizes.items()
-        if _largest(gradient_of(name).sub_(expected[name]))
-        > graph.rounding**0.5 * size + terms[name] ** 0.5 * noise
+        if _largest(difference(name)) > graph.rounding**0.5 * size + terms[name] ** 0.5 * noise
     ]
 
 

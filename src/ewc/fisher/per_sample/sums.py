@@ -8,6 +8,7 @@ from ewc.fisher.per_sample.binders import WeightInput, bind, padding_row
 from ewc.fisher.per_sample.graph import Graph
 from ewc.fisher.per_sample.plan import Plan, Use
 from ewc.fisher.per_sample.rules import (
+    ROWS,
     EmbeddingRule,
     Rule,
     SummedRule,
@@ -36,6 +37,8 @@ class BatchSquares:
             name: [(use, self._rule(name, use)) for use in uses]
             for name, uses in {**single_use, **plan.multi_use}.items()
         }
+        # By operation, the gradients of the first cotangent, and the squares of all from two on.
+        self._first: dict[int, Tensor] = {}
         self._squared: dict[int, Tensor] = {}
 
     @cached_property
@@ -47,6 +50,15 @@ class BatchSquares:
             total = use.view(self.graph, self.totals[name].unsqueeze(0))[0]
             gradients.append((use.node, total, rule))
         return gradients
+
+    @cached_property
+    def _separable(self) -> dict[int, list[tuple[Tensor, Rule]]]:
+        """For each operation with separable rules, their totals and these rules."""
+        uses: dict[int, list[tuple[Tensor, Rule]]] = {}
+        for node, total, rule in self._single_use:
+            if rule.separable:
+                uses.setdefault(node, []).append((total, rule))
+        return uses
 
     def _rule(self, name: str, use: Use) -> Rule:
         shape = (
@@ -78,21 +90,24 @@ class BatchSquares:
             for node, grad in gradients.items()
         }
 
-    def summed_gradient(self, name: str, grads: dict[int, Tensor]) -> Tensor:
-        """Return the sum of a parameter's gradients over all samples."""
-        buffer = self.totals[name].new_zeros(1, *self.totals[name].shape)
+    def add_gradient(self, total: Tensor, name: str, grads: dict[int, Tensor]) -> Tensor:
+        """Return `total` plus a parameter's gradient over all samples; may overwrite `total`."""
+        total = total.contiguous()  # for views of it
         for use, rule in self.uses[name]:
-            self._add_use(buffer, use, SummedRule(rule), grads[use.node], 0, 1)
-        return buffer[0]
+            self._add_use(total.unsqueeze(0), use, SummedRule(rule), grads[use.node], 0, 1)
+        return total
 
     def add(self, grads: dict[int, Tensor]) -> None:
         """Add the squares for one cotangent, given the gradients at the operations."""
-        for node in {node for node, _, rule in self._single_use if rule.separable}:
+        for node in self._separable:
             # the other factor of a separable square is the same for all cotangents: see `finish`
             grad = grads[node]
-            self._squared[node] = (
-                self._squared[node].addcmul_(grad, grad) if node in self._squared else grad.square()
-            )
+            if node in self._first:
+                self._squared[node] = self._first.pop(node).square().addcmul_(grad, grad)
+            elif node in self._squared:
+                self._squared[node].addcmul_(grad, grad)
+            else:
+                self._first[node] = grad
         for node, total, rule in self._single_use:
             if not rule.separable:
                 rule.add_squares(total, grads[node])
@@ -101,9 +116,15 @@ class BatchSquares:
 
     def finish(self) -> None:
         """Add what was put off until all cotangents are known."""
-        for node, total, rule in self._single_use:
-            if rule.separable:
-                rule.add_separable(total, self._squared[node])
+        for node, uses in self._separable.items():
+            if node in self._squared:
+                pieces = self._squared[node].split(ROWS)
+            else:  # squared piece by piece, so that they stay in the cache
+                pieces = self._first[node].split(ROWS)
+            for number, piece in enumerate(pieces):
+                squared = piece if node in self._squared else piece.square()
+                for total, rule in uses:
+                    rule.add_separable(total, squared, number * ROWS)
 
     def _add_multi_use(
         self, total: Tensor, uses: list[tuple[Use, Rule]], grads: dict[int, Tensor]

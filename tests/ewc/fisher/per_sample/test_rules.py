@@ -50,6 +50,9 @@ def check(rule: Rule, forward: Callable[[int, Tensor], Tensor], weight: Tensor) 
     rule.add_to(buffer, grad, 1, 4)
     torch.testing.assert_close(buffer, 1 + expected[1:4])
     torch.testing.assert_close(rule.over_batch(grad), expected.sum(0))
+    total = torch.ones_like(weight)
+    rule.add_over_batch(total, grad)
+    torch.testing.assert_close(total, 1 + expected.sum(0))
     together = SummedRule(rule)
     torch.testing.assert_close(together.per_sample(grad, 0, 1), expected.sum(0, keepdim=True))
     assert together.cost(grad) >= rule.cost(grad)
@@ -62,7 +65,8 @@ def check(rule: Rule, forward: Callable[[int, Tensor], Tensor], weight: Tensor) 
     assert torch.equal(grad, kept)
     if rule.separable:
         total = torch.ones_like(weight)
-        rule.add_separable(total, grad.square())
+        for start in range(N):
+            rule.add_separable(total, grad[start : start + 1].square(), start)
         torch.testing.assert_close(total, 1 + expected.square().sum(0))
     assert rule.cost(grad) > 0
 
