@@ -14,7 +14,7 @@ EXAMPLE = ROOT / "examples" / "two_tasks.py"
 
 
 def readme_example() -> str:
-    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
+    return re.findall(r"```python\n(import.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
 
 
 def test_the_readme_prints_the_example_file() -> None:

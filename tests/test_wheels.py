@@ -110,7 +110,9 @@ def dist_info(wheel: Path) -> str:
 def test_the_library_works_without_the_paper(library: Path, tmp_path: Path) -> None:
     """The README's example, on random images in place of MNIST, which is the paper's."""
     python = install([library], tmp_path / "environment") / "python"
-    example = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
+    example = re.findall(r"```python\n(import.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[
+        0
+    ]
     lines = example.replace("from ewc_paper.mnist.data import load\n", RANDOM_IMAGES)
     assert "ewc_paper" not in lines
     (tmp_path / "example.py").write_text(lines + WHERE)

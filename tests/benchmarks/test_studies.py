@@ -232,8 +232,8 @@ def test_the_budget_is_compared_with_a_search(
     assert trained == {"naive", "joint", *budget.CURVATURES.values()}
     budget.main([*arguments, "--rises"])
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 + 2 * 4
-    assert "| sgd | auto |" in lines[-1]
+    assert len(lines) == 2 + 2 * (4 + 4)  # strengths and budgets, with each optimizer
+    assert "| sgd | budget auto |" in lines[-1]
     budget.main([*arguments, "--rises", "--curvature", "kronecker"])
     with_factors = capsys.readouterr().out.splitlines()
     assert len(with_factors) == len(lines)

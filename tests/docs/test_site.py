@@ -127,5 +127,5 @@ def test_the_first_screen_shows_a_result_in_the_colors_of_the_page(
     assert address.endswith("-dark.svg#only-dark" if dark else ".svg#only-light")
     assert bottom < 900
     assert width > 0
-    assert "90.4" in browser.find("article")[0].text
+    assert "90.1" in browser.find("article")[0].text
     assert "ewc 0." in browser.find(".md-header")[0].text  # the version

@@ -59,7 +59,7 @@ def bash(found: dict[str, Place], tmp_path_factory: pytest.TempPathFactory) -> P
     [
         ("ewc ru", {"run", "runs"}),
         ("ewc run lear", {"learning-curves"}),
-        ("ewc run games --preset a", {"atari-small", "atari-ten"}),
+        ("ewc run games --preset a", {"atari-small", "atari-ten", "atari-ten-kronecker"}),
         ("ewc run games --seed 3 --segm", {"--segment-steps"}),
         ("ewc run games --optimizer |", {"rmsprop", "adam"}),
         ("ewc sweep strength --halv", {"--halving"}),

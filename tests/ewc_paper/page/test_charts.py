@@ -10,7 +10,8 @@ import pytest
 from matplotlib.colors import to_rgb
 from PIL import Image
 
-from ewc_paper.figures.names import ARM_LABELS, METHOD_LABELS
+from ewc_paper.experiments.games.run import Games
+from ewc_paper.figures.names import METHOD_LABELS
 from ewc_paper.figures.panel import (
     BLUE,
     DARK,
@@ -171,7 +172,9 @@ def test_every_line_can_be_seen(name: str) -> None:
     assert contrast(dark(LOOKS[name].color), DARK_PAGE) >= 3
 
 
-@pytest.mark.parametrize("names", [tuple(METHOD_LABELS), tuple(ARM_LABELS)])
+@pytest.mark.parametrize(
+    "names", [tuple(METHOD_LABELS), *{Games.preset(name).arms for name in Games.presets}]
+)
 def test_colors_of_one_figure_stay_different(names: tuple[str, ...]) -> None:
     colors = [to_rgb(dark(LOOKS[name].color)) for name in names]
     for one, other in combinations(colors, 2):

@@ -54,7 +54,14 @@ def list_runs(options: argparse.Namespace) -> int:
 def _indented(text: str) -> str:
     """The text below a heading, in lines that fit the terminal."""
     width = max(40, shutil.get_terminal_size().columns)
-    lines = textwrap.wrap(printable(text), width, initial_indent=INDENT, subsequent_indent=INDENT)
+    lines = textwrap.wrap(
+        printable(text),
+        width,
+        initial_indent=INDENT,
+        subsequent_indent=INDENT,
+        break_long_words=False,  # a path is there to be copied
+        break_on_hyphens=False,
+    )
     return "".join(f"{line}\n" for line in lines)
 
 

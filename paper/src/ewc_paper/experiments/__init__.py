@@ -65,12 +65,15 @@ TIMES = {
     "games": {
         "quick": "3 min",
         "laptop": "70 min",
+        "laptop-kronecker": "",
         "atari-small": "2.5 h",
         "atari-ten": "1.5 h",
+        "atari-ten-kronecker": "",
+        "sequential": "",
         "paper": "",
     },
     "perturbation": {"quick": "", "laptop": "3 min", "atari-small": "10 min", "paper": ""},
-    "recognition": {"quick": "", "laptop": "4 min", "paper": ""},
+    "recognition": {"quick": "", "laptop": "2 min", "paper": ""},
 }
 
 NAMES = {class_name: name for name, (class_name, _) in _EXPERIMENTS.items()}
